@@ -16,7 +16,7 @@ from pasta_jax.decode.state import DecodeState
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.drafter import advanced, guessed
 from pasta_jax.models.parameters import Params
-from pasta_jax.models.transformer import embedded
+from pasta_jax.models.transformer import embedded, uses_kernels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Guesser:
             r_BxE = advanced(self._drafter, r_BxE, embedded(self.params, token_B[None])[0])
             logits_BxI = guessed(self._drafter, self.config, r_BxE).astype(jnp.float32)
             ids = self._drafter["ids"]
-            token_B = draw(logits_BxI, state.request.rules, thread_B, number_B + done, ids)
+            token_B = draw(logits_BxI, state.request.rules, thread_B, number_B + done, ids, uses_kernels(self.params))
             return done + 1, r_BxE, token_B, guess_BxK.at[:, done].set(jnp.where(done < count_B, token_B, 0))
 
         none = jnp.zeros((len(thread_B), most), jnp.int32)

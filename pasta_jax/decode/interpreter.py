@@ -170,7 +170,9 @@ def step(
         logits_NxV = logits(params, config, x_BxRxE).reshape(x_BxRxE.shape[0] * x_BxRxE.shape[1], -1)
         drafted = state if state.drafts is None else with_promise(state, rows, spec)
         has_drafts = None if state.drafts is None else rows
-        token_BxR, full_BxR, scores = next_token(drafted, spec, logits_NxV, rows.slot, packed, has_drafts)
+        token_BxR, full_BxR, scores = next_token(
+            drafted, spec, logits_NxV, rows.slot, packed, has_drafts, uses_kernels(params)
+        )
         if scores is not None:
             at = jnp.arange(state.lanes)[:, None], rows.slot
             state = dataclasses.replace(state, extras=keep_scores(state.extras, at, scores))

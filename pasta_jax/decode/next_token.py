@@ -23,6 +23,7 @@ def next_token(
     slot_BxR: jax.Array,
     packed: Packed | None = None,
     rows: Rows | None = None,
+    by_kernel: bool = False,
 ) -> tuple[jax.Array, jax.Array, Scores | None]:
     """The token after those in these slots, which their threads fed last, int32 [B, R]; whether it had to end a full
     chunk, bool [B, R]; and its scores, if the state keeps any. Slots out of range get any token. The logits are of all
@@ -83,7 +84,7 @@ def next_token(
             return jnp.where(may_follow_NxV | ~guest_N[:, None], values_NxV, FORBIDDEN)
 
         logits_NxV = jax.lax.cond(jnp.any(guest_N), held, lambda: values_NxV)
-    token_N = draw(logits_NxV, rules_N, thread_N, flat(number_BxR))
+    token_N = draw(logits_NxV, rules_N, thread_N, flat(number_BxR), by_kernel=by_kernel)
     scores = None if state.extras is None else scores_of(state.extras, logits_NxV, token_N, lane_N)
 
     def of_rows(field_N: jax.Array) -> jax.Array:
@@ -107,12 +108,12 @@ def ends_prompt(state: DecodeState) -> jax.Array:
 
 
 def next_of_one(
-    state: DecodeState, spec: LoopSpec, logits_1xV: jax.Array, lane: jax.Array, slot: jax.Array
+    state: DecodeState, spec: LoopSpec, logits_1xV: jax.Array, lane: jax.Array, slot: jax.Array, by_kernel: bool
 ) -> tuple[jax.Array, Scores | None]:
     """The token after that in one slot of one lane, a scalar, and its scores."""
     plain = dataclasses.replace(
         state, pool=dataclasses.replace(state.pool, kv=()), hidden=None, guests=None, prices=None
     )
     one = jax.tree.map(lambda field_B: field_B[lane][None], plain)
-    token, _, scores = next_token(one, spec, logits_1xV, slot[None, None])
+    token, _, scores = next_token(one, spec, logits_1xV, slot[None, None], by_kernel=by_kernel)
     return token[0, 0], jax.tree.map(lambda field_BxR: field_BxR[0, 0], scores)

@@ -22,7 +22,7 @@ from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
-from pasta_jax.models.transformer import logits, trunk
+from pasta_jax.models.transformer import logits, trunk, uses_kernels
 from pasta_jax.weights.model import Model
 
 PREFILL_CHUNKS = (16, 32, 64, 128, 256, 512)  # lengths of what is computed of a prompt at once; each is a program
@@ -248,7 +248,7 @@ def _begin(
     """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
     own = choose(params, state.request.adapter[lane][None])
     logits_1xV = logits(own, config, state.prompted[lane][None, None])[:, 0]
-    sampled, scores = next_of_one(state, spec, logits_1xV, lane, done - 1)
+    sampled, scores = next_of_one(state, spec, logits_1xV, lane, done - 1, uses_kernels(params))
     if scores is not None:
         state = dataclasses.replace(state, extras=keep_scores(state.extras, (lane, done - 1), scores))
     sampled = jnp.where(first >= 0, first, sampled)

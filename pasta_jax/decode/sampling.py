@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jax.extend.random import threefry_2x32
 
+from pasta_jax.models.kernels.cpu.calls import draws
 from pasta_jax.weights.rules import Rules
 
 FORBIDDEN = -1e30  # logit of a token that must not be sampled
@@ -15,37 +16,58 @@ PENALTY = "penalties"  # names the branch in compiled programs
 
 
 def draw(
-    logits_NxV: jax.Array, rules_N: Rules, thread_N: jax.Array, number_N: jax.Array, ids_V: jax.Array | None = None
+    logits_NxV: jax.Array,
+    rules_N: Rules,
+    thread_N: jax.Array,
+    number_N: jax.Array,
+    ids_V: jax.Array | None = None,
+    by_kernel: bool = False,
 ) -> jax.Array:
     """One token per row: the argmax at temperature 0, else a draw from the filtered softmax.
 
     The key of a row is fold_in(fold_in(seed, thread), number of the token in its thread) and depends on nothing else,
     so a row's tokens do not depend on its neighbours. With `ids`, the logits are of these ids only, ascending, and each
-    has the noise that it has among all: where both logits are alike, so are the tokens.
+    has the noise that it has among all: where both logits are alike, so are the tokens. Our own kernel on the CPU
+    computes the noise of few ids, with other last bits than XLA's logarithm.
     """
     temperature_N, top_k_N, top_p_N = rules_N.temperature, rules_N.top_k, rules_N.top_p
-    greedy_N = likeliest(logits_NxV)
+    filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1) | (rules_N.min_p > 0)))
+
+    def key(seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
 
     def filtered(scaled_NxV: jax.Array) -> jax.Array:
         is_likely_NxV = scaled_NxV >= jnp.log(rules_N.min_p)[:, None]  # the greatest is 0
         return jnp.where(is_likely_NxV, keep_top(scaled_NxV, top_k_N, top_p_N), FORBIDDEN)
 
-    def sampled() -> jax.Array:
+    def scaled() -> jax.Array:
         # Relative to the greatest, so that no temperature overflows; forbidden ids stay forbidden at any temperature.
         below_NxV = logits_NxV - jnp.max(logits_NxV, axis=-1, keepdims=True)
         scaled_NxV = below_NxV / jnp.where(temperature_N > 0, temperature_N, 1.0)[:, None]
-        scaled_NxV = jnp.where(logits_NxV > FORBIDDEN, scaled_NxV, FORBIDDEN)
-        filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1) | (rules_N.min_p > 0)))
-        kept_NxV = lax.cond(filtering, filtered, lambda x: x, scaled_NxV)
+        return jnp.where(logits_NxV > FORBIDDEN, scaled_NxV, FORBIDDEN)
 
-        def one(logits_V: jax.Array, seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
-            return logits_V + (jax.random.gumbel(key, logits_V.shape) if ids_V is None else gumbel_of(key, ids_V))
+    def sampled() -> jax.Array:
+        kept_NxV = lax.cond(filtering, filtered, lambda x: x, scaled())
+
+        def one(logits_V: jax.Array, *parts: jax.Array) -> jax.Array:
+            own = key(*parts)
+            return logits_V + (jax.random.gumbel(own, logits_V.shape) if ids_V is None else gumbel_of(own, ids_V))
 
         drawn_N = likeliest(jax.vmap(one)(kept_NxV, rules_N.seed, thread_N, number_N))
         return jnp.where(temperature_N > 0, drawn_N, greedy_N)
 
-    chosen_N = lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
+    if by_kernel:
+        key_Nx2 = jax.random.key_data(jax.vmap(key)(rules_N.seed, thread_N, number_N))
+
+        def of_filtered() -> jax.Array:
+            is_drawn_N = temperature_N > 0
+            kept_NxV = jnp.where(is_drawn_N[:, None], filtered(scaled()), logits_NxV)
+            return draws(kept_NxV, is_drawn_N.astype(jnp.float32), key_Nx2, ids_V)
+
+        chosen_N = lax.cond(filtering, of_filtered, lambda: draws(logits_NxV, temperature_N, key_Nx2, ids_V))
+    else:
+        greedy_N = likeliest(logits_NxV)
+        chosen_N = lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)
     return chosen_N if ids_V is None else ids_V[chosen_N]
 
 

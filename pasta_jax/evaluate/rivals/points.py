@@ -27,7 +27,7 @@ from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
-from pasta_jax.models.transformer import logits, trunk
+from pasta_jax.models.transformer import logits, trunk, uses_kernels
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 
@@ -125,7 +125,7 @@ def begin_point(
     x_1x1xE = jax.lax.dynamic_slice_in_dim(x_1xPxE, count - 1, 1, axis=1)
     state = dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv))
     logits_1xV = logits(params, config, x_1x1xE)[:, 0]
-    token, _ = next_of_one(state, spec, logits_1xV, jnp.int32(0), fill + count - 1)
+    token, _ = next_of_one(state, spec, logits_1xV, jnp.int32(0), fill + count - 1, uses_kernels(params))
     ends = token == spec.tags.end_async
     threads = put(
         put(state.threads, (0, 0), status=DONE),

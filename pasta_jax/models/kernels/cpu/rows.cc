@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "operands.h"
@@ -50,6 +51,8 @@
 #endif
 
 #include "multiply.h"
+//
+#include "draw.h"
 
 namespace {
 
@@ -223,7 +226,28 @@ ffi::Error sums(ffi::BufferR2<ffi::F32> x, ffi::ResultBufferR1<ffi::F32> y) {
   return ffi::Error::Success();
 }
 
+ffi::Error draws(ffi::BufferR2<ffi::F32> logits, ffi::BufferR1<ffi::F32> temperature, ffi::BufferR2<ffi::U32> key,
+                 ffi::BufferR1<ffi::S32> ids, ffi::ResultBufferR1<ffi::S32> place) {
+  const auto ls = logits.dimensions(), ks = key.dimensions();
+  const int64_t rows = ls[0], count = ls[1], named = ids.dimensions()[0];
+  const bool fits = temperature.dimensions()[0] == rows && ks[0] == rows && ks[1] == 2 && place->dimensions()[0] == rows;
+  if (!fits || count < 1 || (named != 0 && named != count)) {
+    return ffi::Error::InvalidArgument("pasta_jax: logits, temperatures, keys and ids don't fit");
+  }
+  draw(logits.typed_data(), temperature.typed_data(), key.typed_data(), named == 0 ? nullptr : ids.typed_data(),
+       place->typed_data(), rows, count);
+  return ffi::Error::Success();
+}
+
 }  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_draws, draws,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Arg<ffi::BufferR1<ffi::F32>>()
+                                  .Arg<ffi::BufferR2<ffi::U32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Ret<ffi::BufferR1<ffi::S32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums,
                               ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::F32>>().Ret<ffi::BufferR1<ffi::F32>>());
@@ -292,6 +316,11 @@ void pasta_attend(const float* q, const float* k, const float* v, const bool* se
 
 void pasta_order(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {
   by_thread(thread, order, lanes, slots);
+}
+
+void pasta_draw(const float* logits, const float* temperature, const uint32_t* key, const int32_t* ids, int32_t* place,
+                int64_t rows, int64_t count) {
+  draw(logits, temperature, key, ids, place, rows, count);
 }
 
 void pasta_add_up(const float* x, float* y, int64_t rows, int64_t length) { add_up(x, y, rows, length); }

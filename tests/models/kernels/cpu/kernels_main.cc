@@ -14,6 +14,7 @@ extern "C" void pasta_threads(int);
 extern "C" int pasta_level(const char*);
 extern "C" void pasta_multiply(const float*, const void*, const void*, const void*, const uint16_t*, const uint16_t*,
                                const float*, const float*, float*, const int64_t*);
+extern "C" void pasta_draw(const float*, const float*, const uint32_t*, const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
 extern "C" void pasta_order(const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, const int32_t*, float*, const int64_t*,
@@ -70,6 +71,14 @@ int products(unsigned seed) {
     std::vector<float> total(rows), three(rows * inputs, 3.f);
     pasta_add_up(three.data(), total.data(), rows, inputs);
     for (float value : total) wrong += value != 3.f * inputs;
+    std::vector<float> logits(rows * outputs), temperatures(rows, round % 2);
+    for (float& value : logits) value = next(400) / 100.f - 2;
+    for (int r = 0; r < rows; ++r) logits[r * outputs + r % outputs] = 60;  // more than all noise
+    const std::vector<uint32_t> keys(rows * 2, round);
+    std::vector<int32_t> ids(outputs), places(rows);
+    for (int o = 0; o < outputs; ++o) ids[o] = 3 * o;
+    pasta_draw(logits.data(), temperatures.data(), keys.data(), round % 3 ? ids.data() : nullptr, places.data(), rows, outputs);
+    for (int r = 0; r < rows; ++r) wrong += places[r] != r % outputs;
     const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};
     const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];
     const int64_t slots = sizes[0] * sizes[2] * sizes[4] * sizes[5];

@@ -1,0 +1,94 @@
+// Draws of a next token: the id whose logit / temperature plus noise is greatest. Included once.
+//
+// The noise is Gumbel's, id by id as jax.random.gumbel has it for a row's key. It has bounds, so only ids whose logits
+// are near the greatest can win, and only theirs is computed: of 50,000 ids some hundreds.
+
+namespace {
+
+constexpr float FORBIDDEN = -1e30f;  // a logit; as in sampling.py
+constexpr float MOST_NOISE = 16;     // -log(-log(1 - 2^-23)) is 15.94
+constexpr int64_t TOGETHER_IDS = 16;
+
+// The 32 bits that threefry makes of a key and a count below 2^32.
+inline uint32_t threefry(const uint32_t* key, uint32_t count) {
+  constexpr int ROTATIONS[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
+  const uint32_t keys[] = {key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDAu};
+  uint32_t high = keys[0], low = count + keys[1];
+  for (uint32_t round = 0; round < 5; ++round) {
+    for (int rotation : ROTATIONS[round % 2]) {
+      high += low;
+      low = (low << rotation | low >> (32 - rotation)) ^ high;
+    }
+    high += keys[(round + 1) % 3];
+    low += keys[(round + 2) % 3] + round + 1;
+  }
+  return high ^ low;
+}
+
+inline float noise(const uint32_t* key, uint32_t id) {
+  const uint32_t bits = threefry(key, id) >> 9 | 0x3F800000u;
+  float uniform;
+  std::memcpy(&uniform, &bits, sizeof uniform);
+  uniform = std::max(uniform - 1, std::numeric_limits<float>::min());
+  return -std::log(-std::log(uniform));
+}
+
+// The place of the greatest of some logits: the first of equals, and NaN above all.
+inline int64_t greatest(const float* logits, int64_t count) {
+  float most[TOGETHER_IDS];
+  std::fill_n(most, TOGETHER_IDS, -INFINITY);
+  int32_t are_nan = 0;
+  const int64_t whole = count / TOGETHER_IDS * TOGETHER_IDS;
+  for (int64_t i = 0; i < whole; i += TOGETHER_IDS) {
+    for (int64_t k = 0; k < TOGETHER_IDS; ++k) {
+      most[k] = logits[i + k] > most[k] ? logits[i + k] : most[k];
+      are_nan |= logits[i + k] != logits[i + k];
+    }
+  }
+  float best = -INFINITY;
+  for (float one : most) best = std::max(best, one);
+  for (int64_t i = whole; i < count; ++i) {
+    best = logits[i] > best ? logits[i] : best;
+    are_nan |= logits[i] != logits[i];
+  }
+  return std::find_if(logits, logits + count, [=](float one) { return are_nan ? one != one : one == best; }) - logits;
+}
+
+// The place of the id that wins. `ids` are those of the logits, ascending; null: their places.
+inline int64_t drawn(const float* logits, int64_t count, float temperature, const uint32_t* key, const int32_t* ids) {
+  int64_t best = greatest(logits, count);
+  const float most = best < count ? logits[best] : NAN;
+  if (!(temperature > 0) || !(most > FORBIDDEN)) return best;
+  const auto sum_of = [&](int64_t i) { return (logits[i] - most) / temperature + noise(key, ids ? ids[i] : i); };
+  float sum = sum_of(best), least = 0;
+  const auto narrow = [&] {  // with room for rounding
+    const float below = temperature * (MOST_NOISE + 0.01f - sum);
+    least = std::max(most - below - 1e-6f * std::abs(most), std::nextafter(FORBIDDEN, 0.0f));
+  };
+  narrow();
+  const auto consider = [&](int64_t i) {
+    if (!(logits[i] >= least)) return;
+    const float one = sum_of(i);
+    if (!(one > sum || (one == sum && i < best))) return;
+    best = i, sum = one;
+    narrow();
+  };
+  const int64_t whole = count / TOGETHER_IDS * TOGETHER_IDS;
+  for (int64_t i = 0; i < whole; i += TOGETHER_IDS) {
+    int32_t any = 0;
+    for (int64_t k = 0; k < TOGETHER_IDS; ++k) any |= logits[i + k] >= least;
+    for (int64_t k = 0; k < TOGETHER_IDS && any; ++k) consider(i + k);
+  }
+  for (int64_t i = whole; i < count; ++i) consider(i);
+  return best;
+}
+
+// Of rows of logits [N, V], each with its temperature and key [N, 2].
+void draw(const float* logits, const float* temperature, const uint32_t* key, const int32_t* ids, int32_t* place,
+          int64_t rows, int64_t count) {
+  pool().run(rows, [=](int64_t row) {
+    place[row] = drawn(logits + row * count, count, temperature[row], key + row * 2, ids);
+  });
+}
+
+}  // namespace

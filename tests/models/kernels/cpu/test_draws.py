@@ -1,0 +1,69 @@
+"""Draws by our kernel, which computes the noise of few ids, are those of XLA's, which computes all of it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pasta_jax.decode.sampling import FORBIDDEN, draw
+from pasta_jax.models.kernels.cpu.library import library
+from pasta_jax.weights.rules import Rules
+
+pytestmark = pytest.mark.skipif(library() is None, reason="needs a C++ compiler")
+
+
+def rules_of(temperature_N: np.ndarray, **others: float) -> Rules:
+    fields = {"temperature": temperature_N, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | others
+    fields = {name: jnp.broadcast_to(jnp.asarray(value), temperature_N.shape) for name, value in fields.items()}
+    return dataclasses.replace(Rules(), **fields, seed=jnp.arange(len(temperature_N), dtype=jnp.uint32))
+
+
+def both(logits_NxV: np.ndarray, temperature_N: np.ndarray, number: int = 0, ids_V=None, **others: float):
+    """What the kernel and XLA draw."""
+    rules_N, count = rules_of(temperature_N.astype(np.float32), **others), len(temperature_N)
+    where = jnp.arange(count, dtype=jnp.int32), jnp.full(count, number, jnp.int32)
+    logits_NxV = jnp.asarray(logits_NxV, jnp.float32)
+    return [np.asarray(_draw(logits_NxV, rules_N, *where, ids_V, by_kernel)) for by_kernel in (True, False)]
+
+
+_draw = jax.jit(draw, static_argnames="by_kernel")
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 16, 1000, 49_152])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
+def test_draws_are_xlas(vocab, spread):
+    rng = np.random.default_rng(vocab)
+    temperature_N = np.array([0.0, 1e-30, 0.2, 0.6, 1.0, 3.0, 1e30])
+    for number in range(6):
+        logits_NxV = spread * rng.standard_normal((len(temperature_N), vocab))
+        logits_NxV[rng.random(logits_NxV.shape) < 0.3] = FORBIDDEN
+        np.testing.assert_array_equal(*both(logits_NxV, temperature_N, number))
+
+
+@pytest.mark.parametrize("others", [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.2}])
+def test_so_they_are_beside_rows_that_filter(others):
+    rng, temperature_N = np.random.default_rng(0), np.array([0.0, 0.5, 1.0, 2.0])
+    for number in range(6):
+        np.testing.assert_array_equal(*both(3 * rng.standard_normal((4, 500)), temperature_N, number, **others))
+
+
+def test_so_they_are_of_some_ids():
+    rng, temperature_N = np.random.default_rng(1), np.full(8, 0.8)
+    ids_V = jnp.asarray(np.sort(rng.choice(49_152, 700, replace=False)).astype(np.int32))
+    for number in range(6):
+        np.testing.assert_array_equal(*both(rng.standard_normal((8, 700)), temperature_N, number, ids_V))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_of_logits_that_no_model_should_have(temperature):
+    logits_NxV = np.zeros((5, 40), np.float32)
+    logits_NxV[0] = FORBIDDEN
+    logits_NxV[1] = -np.inf
+    logits_NxV[2, [7, 9]] = np.inf
+    logits_NxV[3, [30, 35]] = np.nan
+    logits_NxV[4], logits_NxV[4, 11] = FORBIDDEN, -5.0
+    ours, theirs = both(logits_NxV, np.full(5, temperature))
+    assert ours.tolist() == [0, 0, 7, 30, 11]
+    np.testing.assert_array_equal(ours[[0, 1, 2, 4]], theirs[[0, 1, 2, 4]])
