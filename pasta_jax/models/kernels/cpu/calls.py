@@ -95,13 +95,13 @@ def path(leaves: Mapping[str, Any]) -> str:
     if not holds_panels(leaves):
         return "XLA"
     level = library().pasta_level_name().decode()
-    return f"{level}, inputs of {leaves.get('bits', BITS)} bits" if level == "vnni" and "codes" in leaves else level
+    return f"{level}, inputs of {leaves.get('bits', BITS)} bits" if level != "portable" and "codes" in leaves else level
 
 
 def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
     """x times a matrix in panels, of float32, bfloat16 or codes; [N, out] in float32.
 
-    With VNNI, codes are multiplied with inputs rounded to `bits`, 8 or 16, each group of inputs with its own scale; 32
+    With AVX2, codes are multiplied with inputs rounded to `bits`, 8 or 16, each group of inputs with its own scale; 32
     leaves them as they are. A matrix of codes may have a low-rank pair, `a` [rank, in] and `b` in panels, which is
     added. Any matrix may have rows `exact` in panels, which replace the outputs with the numbers `exact_at`, one after
     another.

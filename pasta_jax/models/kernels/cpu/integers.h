@@ -1,192 +1,292 @@
-// Products of rows with panels of codes, in integers: VNNI multiplies four pairs of bytes at a time. Included once.
+// Products of rows with panels of codes, in integers. Included after level.h once for each instruction set that has
+// such products, with TARGET, LEVEL, LANES, INTEGERS and HAS_VNNI defined.
+//
+// TARGET, LEVEL and LANES: as in level.h. INTEGERS: the namespace in LEVEL's. HAS_VNNI: whether one instruction adds
+// products of four pairs of bytes to sums of 32 bits; without it, two at a time add up in 16 bits.
 //
 // The inputs of each group become codes too, of 8 or 16 bits with a scale. A group's sum of codes times codes is exact,
-// and groups add in their order: a row's result depends neither on other rows nor on threads.
-
-#define VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
+// and groups add in their order: a row's result depends neither on other rows nor on threads nor on these instructions.
 
 namespace {
-namespace vnni {
+namespace LEVEL {
+namespace INTEGERS {
 
-using avx512::load;
+#include "inputs.h"
 
-constexpr float MOST[] = {0, 127, 32512};  // of a code, by planes: both halves of the largest fit a byte
-constexpr int64_t FETCH = 16;              // words of each output that are fetched before they are used
-constexpr float LEAST = 1e-30f;            // smaller inputs count as zero: their scale would have no inverse
+#if LANES == 16
+#define OF_WIDTH(name) _mm512_##name
+typedef __m512i Raw;
+#else
+#define OF_WIDTH(name) _mm256_##name
+typedef __m256i Raw;
+#endif
+typedef int16_t Shorts __attribute__((vector_size(sizeof(Raw))));
+typedef uint16_t Halves __attribute__((vector_size(sizeof(Raw))));
 
-// The codes of a group that holds an infinity or NaN: the scale has it, and what is finite beside it counts for nothing.
-VNNI inline float code_special(const float* x, int64_t group, int32_t* codes, int32_t most) {
-  bool is_nan = false;
-  for (int64_t i = 0; i < group; ++i) {
-    is_nan |= std::isnan(x[i]);
-    codes[i] = std::isinf(x[i]) ? (x[i] > 0 ? most : -most) : 0;
-  }
-  return is_nan ? NAN : INFINITY;
+constexpr int64_t FETCH = 16;  // words of each output that are fetched before they are used
+
+// Rows that read a panel together; the vectors of outputs that a tile has; and how many of these its rows add to at a
+// time. Of the sixteen registers of AVX2, eight hold such sums, and a tile's others wait in memory.
+#if LANES == 16
+template <Form FORM>
+constexpr int ROWS = BLOCK / words_of(FORM);
+template <Form FORM, int R>
+constexpr int AT_A_TIME = 2 * R * (dots_of(FORM) + 1) <= 28 ? 2 : 1;
+template <Form FORM, int R>
+constexpr int VECTORS = AT_A_TIME<FORM, R>;
+#else
+template <Form FORM>
+constexpr int ROWS = 4;
+template <Form FORM, int R>
+constexpr int AT_A_TIME = R <= 2 ? 4 : 2;
+template <Form FORM, int R>
+constexpr int VECTORS = PANEL / LANES;
+#endif
+
+// Whether all sums of a group stay in 16 bits.
+template <Kind KIND, Form FORM>
+constexpr bool IS_SHORT = KIND == NIBBLES && FORM == QUADS && !HAS_VNNI;
+constexpr int64_t SHORT = 2 * STEP;  // such a group, at most: 15 * 128 * 8 per sum
+
+TARGET TOGETHER Integers repeated(int32_t one) { return (Integers)OF_WIDTH(set1_epi32)(one); }
+
+// A word of inputs' codes.
+TARGET TOGETHER Integers repeated(const int8_t* from) {
+  int32_t word;
+  std::memcpy(&word, from, sizeof word);
+  return repeated(word);
 }
 
-// Groups `begin` to `end` of R rows [R][inputs] as codes.
-template <int P>
-VNNI void code(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, const CodedRows& to) {
-  alignas(64) int32_t codes[LARGEST];
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t g = begin; g < end; ++g) {
-      const float* from = x + r * w.inputs + g * w.group;
-      __m512 most = _mm512_setzero_ps(), total = _mm512_setzero_ps();
-      __mmask16 is_special = 0;
-      for (int64_t i = 0; i < w.group; i += STEP) {
-        const __m512 part = _mm512_loadu_ps(from + i);
-        is_special |= _mm512_fpclass_ps_mask(part, 0x99);  // infinities and NaNs
-        most = _mm512_max_ps(most, _mm512_abs_ps(part));
-        total = _mm512_add_ps(total, part);
-      }
-      const float largest = _mm512_reduce_max_ps(most);
-      float scale = largest < LEAST ? 0 : largest / MOST[P];
-      if (is_special) {
-        scale = code_special(from, w.group, codes, static_cast<int32_t>(MOST[P]));
-      } else {
-        const __m512 inverse = _mm512_set1_ps(largest < LEAST ? 0 : MOST[P] / largest);
-        for (int64_t i = 0; i < w.group; i += STEP) {
-          _mm512_store_si512(codes + i, _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + i), inverse)));
-        }
-      }
-      __m512i sums[P] = {};
-      for (int64_t i = 0; i < w.group; i += STEP) {
-        __m512i parts[P] = {_mm512_load_si512(codes + i)};
-        if (P == 2) {
-          const __m512i whole = parts[0];
-          parts[P - 1] = _mm512_srai_epi32(_mm512_add_epi32(whole, _mm512_set1_epi32(128)), 8);
-          parts[0] = _mm512_sub_epi32(whole, _mm512_slli_epi32(parts[P - 1], 8));
-        }
-        for (int p = 0; p < P; ++p) {
-          alignas(16) int32_t four[4];
-          _mm_store_si128(reinterpret_cast<__m128i*>(four), _mm512_cvtepi32_epi8(parts[p]));
-          for (int64_t k = 0; k < 4; ++k) {
-            const int64_t quad = (g * w.group + i) / 4 + k;
-            std::memcpy(to.codes + ((quad * rows + r) * P + p) * 4, &four[k], 4);
-          }
-          sums[p] = _mm512_add_epi32(sums[p], parts[p]);
-        }
-      }
-      int32_t sum = 0;
-      for (int p = P - 1; p >= 0; --p) {
-        const int32_t of_plane = _mm512_reduce_add_epi32(sums[p]);
-        sum = 256 * sum + of_plane;
-        to.first[(g * rows + r) * P + p] = -offset_of(w.kind) * of_plane;
-      }
-      to.scales[g * rows + r] = scale;
-      // Of the rounded inputs: then an error of rounding meets the weight, not the weight less the minimum, which is
-      // several times as large.
-      to.totals[g * rows + r] = is_special ? _mm512_reduce_add_ps(total) : scale * static_cast<float>(sum);
-    }
-  }
-}
-
-// The codes of STEP inputs, four in each lane.
+// The codes of the k-th four of STEP inputs; `words`: those of a vector's outputs.
 template <Kind KIND>
-VNNI TOGETHER void decode(const uint32_t* words, __m512i (&codes)[4]) {
-  const __m512i nibble = _mm512_set1_epi8(15), upper = _mm512_set1_epi8(48);
-  if (KIND == BYTES) {
-    for (int k = 0; k < 4; ++k) codes[k] = _mm512_loadu_si512(words + k * PANEL);
-    return;
-  }
-  const __m512i high = KIND == SIXES ? _mm512_loadu_si512(words + 2 * PANEL) : __m512i{};
-  const __m512i shifted[] = {_mm512_slli_epi16(high, 4), _mm512_slli_epi16(high, 2), high, _mm512_srli_epi16(high, 2)};
-  for (int k = 0; k < 4; ++k) {
-    __m512i low = _mm512_loadu_si512(words + k / 2 * PANEL);
-    if (k % 2) low = _mm512_srli_epi16(low, 4);
-    codes[k] = _mm512_and_si512(low, nibble);
-    if (KIND == SIXES) codes[k] = _mm512_ternarylogic_epi64(codes[k], shifted[k], upper, 0xF8);  // codes | shifted & upper
+TARGET TOGETHER Integers codes(const uint32_t* words, int k) {
+  if (KIND == BYTES) return load(words + k * PANEL);
+  Integers low = load(words + k / 2 * PANEL);
+  if (k % 2) low >>= 4;
+  low &= 0x0f0f0f0f;
+  if (KIND == NIBBLES) return low;
+  const Integers stored = load(words + 2 * PANEL), upper = k == 3 ? stored >> 2 : stored << (4 - 2 * k);
+#if LANES == 16
+  return (Integers)_mm512_ternarylogic_epi64((Raw)low, (Raw)upper, (Raw)repeated(0x30303030), 0xF8);  // low | upper & …
+#else
+  return low | (upper & 0x30303030);
+#endif
+}
+
+// Adds products of pairs, or of four bytes each where there is VNNI.
+template <Form FORM>
+TARGET TOGETHER Integers add_products(Integers sum, Integers codes, Integers x) {
+#if HAS_VNNI && LANES == 16
+  if (FORM != PAIRS) return (Integers)_mm512_dpbusd_epi32((Raw)sum, (Raw)codes, (Raw)x);
+#elif HAS_VNNI
+  if (FORM != PAIRS) return (Integers)_mm256_dpbusd_avx_epi32((Raw)sum, (Raw)codes, (Raw)x);
+  return (Integers)_mm256_dpwssd_avx_epi32((Raw)sum, (Raw)codes, (Raw)x);
+#endif
+  return sum + (Integers)OF_WIDTH(madd_epi16)((Raw)codes, (Raw)x);
+}
+
+// Products of bytes, two added up in 16 bits; and such sums added up in twos.
+TARGET TOGETHER Shorts by_twos(Integers codes, Integers x) {
+  return (Shorts)OF_WIDTH(maddubs_epi16)((Raw)codes, (Raw)x);
+}
+TARGET TOGETHER Integers add_twos(Integers sum, Integers twos) {
+  return add_products<PAIRS>(sum, twos, repeated(0x00010001));
+}
+
+// Has it added here. Else the compiler first multiplies all, and has no registers for the products.
+template <class Sum>
+TARGET TOGETHER void now(Sum& sum) {
+#if !HAS_VNNI
+  asm volatile("" : "+v"(sum));
+#endif
+}
+
+template <Kind KIND, int V>
+TARGET TOGETHER void fetch(const uint32_t* words) {
+  for (int64_t k = 0; k < words_of(KIND); ++k) {
+    for (int v = 0; v < V * LANES; v += 16) __builtin_prefetch(words + (k + FETCH) * PANEL + v);
   }
 }
 
-// R rows with V vectors of a panel.
-template <Kind KIND, int P, int R, int V>
-VNNI TOGETHER void tile(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
-  constexpr int64_t W = words_of(KIND);
-  const uint32_t* words = w.words;
-  const int8_t* x = in.codes;
-  __m512 sums[R][V];
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
-  }
-  const int64_t groups = w.groups(), per_block = w.block / w.group;
-  for (int64_t g = 0, block = 0, next = per_block; g < groups; ++g) {
-    if (g == next) ++block, next += per_block;
-    __m512i dots[P][R][V];
+// Adds the products of STEP inputs of R rows with V vectors of outputs.
+template <Kind KIND, Form FORM, int R, int V>
+TARGET TOGETHER void add_step(const uint32_t* words, const int8_t* x, Integers (&dots)[dots_of(FORM)][R][V]) {
+  constexpr int P = words_of(FORM);
+  fetch<KIND, V>(words);
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    Integers fours[V];
+    for (int v = 0; v < V; ++v) fours[v] = codes<KIND>(words + v * LANES, k);
+#pragma GCC unroll 2
     for (int p = 0; p < P; ++p) {
+      Integers some[V];
+      for (int v = 0; v < V; ++v) {
+        some[v] = FORM != PAIRS ? fours[v] : p ? (Integers)((Halves)fours[v] >> 8) : fours[v] & 0x00ff00ff;
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        for (int v = 0; v < V; ++v) {
-          dots[p][r][v] = KIND == NIBBLES ? _mm512_setzero_si512() : _mm512_set1_epi32(in.first[(g * R + r) * P + p]);
-        }
-      }
-    }
-    for (int64_t i = 0; i < w.group; i += STEP, words += W * PANEL, x += STEP * R * P) {
-      __m512i codes[V][4];
-      for (int v = 0; v < V; ++v) {
-        decode<KIND>(words + v * 16, codes[v]);
-        for (int64_t k = 0; k < W; ++k) __builtin_prefetch(words + (k + FETCH) * PANEL + v * 16);
-      }
+        const Integers one = repeated(x + ((r * 4 + k) * P + p) * 4);
 #pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          for (int p = 0; p < P; ++p) {
-            int32_t four;
-            std::memcpy(&four, x + ((k * R + r) * P + p) * 4, 4);
-            for (int v = 0; v < V; ++v) {
-              dots[p][r][v] = _mm512_dpbusd_epi32(dots[p][r][v], codes[v][k], _mm512_set1_epi32(four));
-            }
-          }
+        for (int v = 0; v < V; ++v) {
+          Integers& dot = dots[FORM == PLANES ? p : 0][r][v];
+          dot = add_products<FORM>(dot, some[v], one);
+          now(dot);
         }
       }
-    }
-    __m512 scales[V], minimums[V];
-    const bool has_minimums = w.minimums.are_there();
-    for (int v = 0; v < V; ++v) scales[v] = (__m512)load(w.scales, g, block, v * 16);
-    for (int v = 0; v < V && has_minimums; ++v) minimums[v] = (__m512)load(w.minimums, g, block, v * 16);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const __m512 scale = _mm512_set1_ps(in.scales[g * R + r]);
-      for (int v = 0; v < V; ++v) {
-        __m512i dot = dots[0][r][v];
-        if (P == 2) dot = _mm512_add_epi32(dot, _mm512_slli_epi32(dots[P - 1][r][v], 8));
-        sums[r][v] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), scales[v], sums[r][v]);
-      }
-    }
-    if (!has_minimums) continue;
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const __m512 total = _mm512_set1_ps(in.totals[g * R + r]);
-      for (int v = 0; v < V; ++v) sums[r][v] = _mm512_fmadd_ps(total, minimums[v], sums[r][v]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) {
-      for (int64_t j = 0; j < w.rank; ++j) {
-        const __m512 up = _mm512_loadu_ps(w.up + j * PANEL + v * 16);
-        sums[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(down[r * w.rank + j]), up, sums[r][v]);
-      }
-      _mm512_storeu_ps(y + r * stride + v * 16, sums[r][v]);
     }
   }
 }
 
-// R rows with one panel: with both of its vectors if all sums fit the registers.
-template <Kind KIND, int P, int R>
-VNNI void whole(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
-  constexpr int V = 2 * R * (P + 1) <= 28 ? 2 : 1;
-  for (int64_t v = 0; v < 2; v += V) tile<KIND, P, R, V>(w.from(v * 16), in, down, y + v * 16, stride);
+// The same of SIXES without VNNI: 63 * 128 * 4 fits 16 bits, so two sums of two products add up there.
+template <int R, int V>
+TARGET TOGETHER void add_sixes(const uint32_t* words, const int8_t* x, Integers (&dots)[1][R][V]) {
+  fetch<SIXES, V>(words);
+#pragma GCC unroll 2
+  for (int k = 0; k < 4; k += 2) {
+    Integers fours[2][V];
+    for (int v = 0; v < V; ++v) {
+      for (int i = 0; i < 2; ++i) fours[i][v] = codes<SIXES>(words + v * LANES, k + i);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Integers one = repeated(x + (r * 4 + k) * 4), other = repeated(x + (r * 4 + k + 1) * 4);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        dots[0][r][v] = add_twos(dots[0][r][v], (Integers)(by_twos(fours[0][v], one) + by_twos(fours[1][v], other)));
+        now(dots[0][r][v]);
+      }
+    }
+  }
+}
+
+// Sums in 16 bits of a short group of NIBBLES.
+template <int R, int V>
+TARGET TOGETHER void add_nibbles(const uint32_t* words, const int8_t* x, int64_t steps, Shorts (&sums)[R][V]) {
+#pragma GCC unroll 2
+  for (int s = 0; s < SHORT / STEP; ++s, words += words_of(NIBBLES) * PANEL, x += STEP * R) {
+    if (s == steps) break;
+    fetch<NIBBLES, V>(words);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      Integers fours[V];
+      for (int v = 0; v < V; ++v) fours[v] = codes<NIBBLES>(words + v * LANES, k);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const Integers one = repeated(x + (r * 4 + k) * 4);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) {
+          sums[r][v] = s == 0 && k == 0 ? by_twos(fours[v], one) : sums[r][v] + by_twos(fours[v], one);
+          now(sums[r][v]);
+        }
+      }
+    }
+  }
+}
+
+// Adds what a group's dots mean: at `at` in a panel.
+template <Kind KIND, Form FORM, bool HAS_MINIMUMS, int R, int V>
+TARGET TOGETHER void add_group(const Matrix& w, const CodedRows& in, int64_t g, int64_t block, int64_t at,
+                               const Integers (&dots)[dots_of(FORM)][R][V], Vector (&sums)[R][V]) {
+  Vector scales[V], minimums[V];
+  for (int v = 0; v < V; ++v) scales[v] = load(w.scales, g, block, at + v * LANES);
+  for (int v = 0; v < V && HAS_MINIMUMS; ++v) minimums[v] = load(w.minimums, g, block, at + v * LANES);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const float scale = in.scales[g * R + r], total = HAS_MINIMUMS ? in.totals[g * R + r] : 0;
+    for (int v = 0; v < V; ++v) {
+      Integers dot = dots[0][r][v];
+      if (FORM == PLANES) dot += dots[dots_of(FORM) - 1][r][v] << 8;
+      if (IS_SHORT<KIND, FORM>) dot = add_twos(Integers{}, dot);
+      sums[r][v] += __builtin_convertvector(dot, Vector) * scale * scales[v];
+      if (HAS_MINIMUMS) sums[r][v] += minimums[v] * total;
+    }
+  }
+}
+
+// R rows with N vectors of a panel, V at a time.
+template <Kind KIND, Form FORM, int R, int N, int V>
+TARGET TOGETHER void tile(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
+  constexpr int64_t OF_STEP = words_of(KIND) * PANEL, CODED = STEP * R * words_of(FORM);
+  Vector sums[N / V][R][V] = {};
+  const uint32_t* words = w.words;
+  const int8_t* x = in.codes;
+  const int64_t groups = w.groups(), per_block = w.block / w.group, steps = w.group / STEP;
+  for (int64_t g = 0, block = 0, next = per_block; g < groups; ++g, words += steps * OF_STEP, x += steps * CODED) {
+    if (g == next) ++block, next += per_block;
+    for (int n = 0; n < N / V; ++n) {
+      // Else the compiler repeats the codes of all inputs ahead of this loop, and has no registers for them.
+      if (N > V) asm volatile("" : "+r"(n)::"memory");
+      const uint32_t* here = words + n * V * LANES;
+      Integers dots[dots_of(FORM)][R][V] = {};
+      if constexpr (IS_SHORT<KIND, FORM>) {
+        Shorts of_group[R][V];
+        add_nibbles(here, x, steps, of_group);
+        std::memcpy(dots, of_group, sizeof dots);
+      } else {
+        for (int r = 0; r < R && KIND != NIBBLES; ++r) {
+          for (int v = 0; v < V; ++v) dots[0][r][v] = repeated(in.first[g * R + r]);
+        }
+        for (int64_t s = 0; s < steps; ++s) {
+          if constexpr (FORM == QUADS && !HAS_VNNI) add_sixes(here + s * OF_STEP, x + s * CODED, dots);
+          else add_step<KIND, FORM>(here + s * OF_STEP, x + s * CODED, dots);
+        }
+      }
+      if (w.minimums.are_there()) add_group<KIND, FORM, true>(w, in, g, block, n * V * LANES, dots, sums[n]);
+      else add_group<KIND, FORM, false>(w, in, g, block, n * V * LANES, dots, sums[n]);
+    }
+  }
+  for (int v = 0; v < N; ++v) {
+    for (int r = 0; r < R; ++r) {
+      Vector sum = sums[v / V][r][v % V];
+      for (int64_t j = 0; j < w.rank; ++j) sum += load(w.up + j * PANEL + v * LANES) * down[r * w.rank + j];
+      std::memcpy(y + r * stride + v * LANES, &sum, sizeof sum);
+    }
+  }
+}
+
+template <Kind KIND, Form FORM, int R>
+TARGET void whole(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
+  constexpr int N = VECTORS<FORM, R>;
+  for (int64_t v = 0; v < PANEL; v += N * LANES) {
+    tile<KIND, FORM, R, N, AT_A_TIME<FORM, R>>(w.from(v), in, down, y + v, stride);
+  }
 }
 
 // A block of rows with one panel.
-template <Kind KIND, int P, int R = BLOCK / P>
-VNNI void panel(const Matrix& w, const CodedRows& in, int64_t rows, const float* down, float* y, int64_t stride) {
+template <Kind KIND, Form FORM, int R = ROWS<FORM>>
+TARGET void panel(const Matrix& w, const CodedRows& in, int64_t rows, const float* down, float* y, int64_t stride) {
   if constexpr (R > 1) {
-    if (rows < R) return panel<KIND, P, R - 1>(w, in, rows, down, y, stride);
+    if (rows < R) return panel<KIND, FORM, R - 1>(w, in, rows, down, y, stride);
   }
-  whole<KIND, P, R>(w, in, down, y, stride);
+  whole<KIND, FORM, R>(w, in, down, y, stride);
 }
 
-}  // namespace vnni
+template <Kind KIND, Form FORM>
+constexpr Products WITH{code<FORM>, panel<KIND, FORM>, ROWS<FORM>, words_of(FORM)};
+
+template <Form FORM>
+const Products& with(Kind kind) {
+  return kind == NIBBLES ? WITH<NIBBLES, FORM> : kind == SIXES ? WITH<SIXES, FORM> : WITH<BYTES, FORM>;
+}
+
+// How a matrix is multiplied with inputs of so many bits.
+inline const Products& products_with(const Matrix& w, int64_t bits) {
+#if HAS_VNNI
+  return bits == 8 ? with<QUADS>(w.kind) : with<LANES == 16 ? PLANES : PAIRS>(w.kind);
+#else
+  if (bits == 8 && w.kind == SIXES) return WITH<SIXES, QUADS>;
+  if (bits == 8 && w.kind == NIBBLES && w.group <= SHORT) return WITH<NIBBLES, QUADS>;
+  return with<PAIRS>(w.kind);
+#endif
+}
+
+}  // namespace INTEGERS
+}  // namespace LEVEL
 }  // namespace
+
+#undef TARGET
+#undef LEVEL
+#undef LANES
+#undef INTEGERS
+#undef HAS_VNNI
+#undef OF_WIDTH

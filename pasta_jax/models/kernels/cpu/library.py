@@ -7,6 +7,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import platform
 import shlex
@@ -90,10 +91,10 @@ def refuse_others(path: Path) -> None:
 
 
 def compile_to(target: Path) -> None:
-    """Compile with the first compiler that can."""
+    """Compile with the first compiler that can; its assembler may be older than it is, and lack AVX-VNNI."""
     problems = []
-    for compiler in compilers():
-        command = [*compiler, *FLAGS, f"-I{headers()}", str(SOURCE), "-o", str(target)]
+    for compiler, less in itertools.product(compilers(), ([], ["-DWITHOUT_AVXVNNI"])):
+        command = [*compiler, *FLAGS, *less, f"-I{headers()}", str(SOURCE), "-o", str(target)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_S, stdin=subprocess.DEVNULL)
         except (OSError, subprocess.TimeoutExpired) as error:

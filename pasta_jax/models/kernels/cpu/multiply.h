@@ -6,19 +6,14 @@ using Panels = void (*)(const Matrix& w, const Rows& in, float* y, int64_t rows,
                         int64_t last);
 using Dots = void (*)(const float* x, const float* matrix, float* y, int64_t rows, int64_t inputs, int64_t outputs);
 using Attend = void (*)(const Heads& heads);
-using Code = void (*)(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, const CodedRows& to);
-using Panel = void (*)(const Matrix& w, const CodedRows& in, int64_t rows, const float* down, float* y, int64_t stride);
-struct Integers {  // by planes, from one on
-  Code code[2];
-  Panel panels[2][5];  // by Kind
-};
+using ProductsWith = const Products& (*)(const Matrix& w, int64_t bits);
 struct Level {
   const char* name;
   bool is_there;
   Panels panels[5];  // by Kind
   Dots dots;
   Attend attend;
-  const Integers* integers;  // for codes; null: they become floats
+  ProductsWith integers;  // for codes; null: they become floats
 };
 
 // Best last.
@@ -31,18 +26,17 @@ Level* levels() {
    code::attend,                                                                                              \
    integers}
 #if defined(__x86_64__)
-  const bool has_512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  static const Integers by_vnni{{vnni::code<1>, vnni::code<2>},
-                                {{nullptr, nullptr, vnni::panel<NIBBLES, 1>, vnni::panel<SIXES, 1>, vnni::panel<BYTES, 1>},
-                                 {nullptr, nullptr, vnni::panel<NIBBLES, 2>, vnni::panel<SIXES, 2>, vnni::panel<BYTES, 2>}}};
+  const Processor has = processor();
 #endif
   static Level all[] = {
       AT_LEVEL(portable, portable, true, nullptr),
 #if defined(__x86_64__)
-      AT_LEVEL(avx2, avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), nullptr),
-      AT_LEVEL(avx512, avx512, has_512, nullptr),
-      AT_LEVEL(vnni, avx512, has_512 && __builtin_cpu_supports("avx512vnni"), &by_vnni),
+      AT_LEVEL(avx2, avx2, has.avx2, avx2::plain::products_with),
+#ifdef HAS_AVXVNNI
+      AT_LEVEL(avxvnni, avx2, has.avxvnni, avx2::vnni::products_with),
+#endif
+      AT_LEVEL(avx512, avx512, has.avx512, avx2::plain::products_with),
+      AT_LEVEL(vnni, avx512, has.vnni, avx512::vnni::products_with),
 #endif
       {nullptr, false, {}, nullptr, nullptr, nullptr},
   };
@@ -78,37 +72,36 @@ void multiply_floats(const Level& level, const float* x, const Matrix& w, const 
   });
 }
 
-void multiply_integers(const Integers& level, const float* x, const Matrix& w, const float* down, float* y, int64_t rows,
-                       int64_t outputs, int64_t planes) {
+void multiply_integers(const Products& by, const float* x, const Matrix& w, const float* down, float* y, int64_t rows,
+                       int64_t outputs, float most) {
   constexpr int64_t CODED = 8192;  // inputs that a thread makes codes of
-  const int64_t groups = w.groups(), block = BLOCK / planes, blocks = (rows + block - 1) / block;
+  const int64_t groups = w.groups(), block = by.rows, blocks = (rows + block - 1) / block;
   thread_local std::vector<int8_t> codes;
   thread_local std::vector<float> scales, totals;
   thread_local std::vector<int32_t> first;
-  codes.resize(rows * w.inputs * planes), scales.resize(rows * groups);
-  totals.resize(rows * groups), first.resize(rows * groups * planes);
+  codes.resize(rows * w.inputs * by.words), scales.resize(rows * groups);
+  totals.resize(rows * groups), first.resize(rows * groups);
   const CodedRows all{codes.data(), scales.data(), totals.data(), first.data()};
   const auto rows_of = [=](int64_t b) { return std::min(block, rows - b * block); };
   const int64_t share = std::max<int64_t>(1, CODED / (w.group * rows_of(0))), shares = (groups + share - 1) / share;
   pool().run(blocks * shares, [&](int64_t part) {
     const int64_t b = part / shares, begin = part % shares * share;
-    level.code[planes - 1](w, x + b * block * w.inputs, rows_of(b), begin, std::min(groups, begin + share),
-                           all.from(b * block, w.inputs, groups, planes));
+    by.code(w, x + b * block * w.inputs, rows_of(b), begin, std::min(groups, begin + share), most,
+            all.from(b * block, w.inputs, groups, by.words));
   });
-  const Panel one = level.panels[planes - 1][w.kind];
   over_panels(outputs, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       const Matrix here = w.panel(p);
       const int64_t width = std::min(PANEL, outputs - p * PANEL);
       for (int64_t b = 0; b < blocks; ++b) {
-        const CodedRows in = all.from(b * block, w.inputs, groups, planes);
+        const CodedRows in = all.from(b * block, w.inputs, groups, by.words);
         const float* lowered = down + b * block * w.rank;
         float *to = y + b * block * outputs + p * PANEL, padded[BLOCK * PANEL];
         if (width == PANEL) {
-          one(here, in, rows_of(b), lowered, to, outputs);
+          by.panel(here, in, rows_of(b), lowered, to, outputs);
           continue;
         }
-        one(here, in, rows_of(b), lowered, padded, PANEL);
+        by.panel(here, in, rows_of(b), lowered, padded, PANEL);
         for (int64_t r = 0; r < rows_of(b); ++r) std::memcpy(to + r * outputs, padded + r * PANEL, width * sizeof(float));
       }
     }
@@ -131,7 +124,10 @@ void multiply(const float* x, const Matrix& w, const float* a, float* y, int64_t
     level.dots(x, a, down.data(), rows, w.inputs, w.rank);
   }
   const bool is_whole = level.integers != nullptr && w.has_codes() && w.group <= LARGEST && (bits == 8 || bits == 16);
-  if (is_whole) return multiply_integers(*level.integers, x, w, down.data(), y, rows, outputs, bits / 8);
+  if (is_whole) {
+    const float most = bits == 8 ? 127 : 32512;  // of a code: both halves of the larger one fit a byte
+    return multiply_integers(level.integers(w, bits), x, w, down.data(), y, rows, outputs, most);
+  }
   multiply_floats(level, x, w, down.data(), y, rows, outputs);
 }
 

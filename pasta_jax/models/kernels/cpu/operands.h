@@ -95,21 +95,35 @@ struct Rows {
   }
 };
 
-constexpr int64_t BLOCK = 8;      // rows of one plane
+constexpr int64_t BLOCK = 8;      // rows, at most
 constexpr int64_t LARGEST = 256;  // group: its sums fit 32 bits
 
-// The same for products of integers, a block of at most BLOCK / planes rows: a group's inputs as codes of 8 bits with a
-// scale, or of 16 bits in two planes of 8, the upper one last.
+// How four codes of a matrix meet those of inputs: bytes with bytes; with 16 bits in two planes of bytes, the upper one
+// last; or as 16 bits with 16 bits, the first and third together, and the others.
+enum Form { QUADS, PLANES, PAIRS };
 
+// Words of 32 bits with the codes of four inputs, and sums of products: each plane has its own.
+constexpr int words_of(Form form) { return form == QUADS ? 1 : 2; }
+constexpr int dots_of(Form form) { return form == PLANES ? 2 : 1; }
+
+// The same for products of integers, a block of at most BLOCK rows: a group's inputs as codes of 8 or 16 bits with a
+// scale.
 struct CodedRows {
-  int8_t* codes;   // [inputs / 4][R][planes][4]
+  int8_t* codes;   // [inputs / STEP][R][4][words][4]: one or two words of four bytes for four inputs
   float* scales;   // [groups][R]
   float* totals;   // [groups][R]; as above
-  int32_t* first;  // [groups][R][planes]: the sum of a group's codes, times minus the offset of the matrix's
+  int32_t* first;  // [groups][R]: the sum of a group's codes, times minus the offset of the matrix's
 
-  CodedRows from(int64_t row, int64_t inputs, int64_t groups, int64_t planes) const {
-    return {codes + row * inputs * planes, scales + row * groups, totals + row * groups, first + row * groups * planes};
+  CodedRows from(int64_t row, int64_t inputs, int64_t groups, int64_t words) const {
+    return {codes + row * inputs * words, scales + row * groups, totals + row * groups, first + row * groups};
   }
+};
+
+// What multiplies a kind of matrix in one form, a block of so many rows at a time.
+struct Products {
+  void (*code)(const Matrix& w, const float* x, int64_t rows, int64_t begin, int64_t end, float most, const CodedRows& to);
+  void (*panel)(const Matrix& w, const CodedRows& in, int64_t rows, const float* down, float* y, int64_t stride);
+  int64_t rows, words;
 };
 
 // Query heads of one row that share a key/value head, and what they attend to.

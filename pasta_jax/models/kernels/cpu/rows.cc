@@ -3,7 +3,7 @@
 // A decoding step reads every weight of a model for each of its few rows. Here they are read once for all rows. A
 // matrix is packed in panels of 32 outputs, [O/32][I][32]: a panel is one run of memory, and the sums of its 32 outputs
 // stay in registers for up to 8 rows while it is read. Weights may be bfloat16, or codes of 8, 6 or 4 bits, decoded
-// there; with VNNI, codes are multiplied as integers. A sum adds its products in the order of the inputs, whatever the
+// there; with AVX2, codes are multiplied as integers. A sum adds its products in the order of the inputs, whatever the
 // number of rows and of threads, so a row's result doesn't depend on its neighbours.
 //
 // Attention goes through the slots that a row sees, and no others: XLA's would compute all rows of all lanes with the
@@ -13,6 +13,9 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#if __has_include(<avxvnniintrin.h>) && !defined(WITHOUT_AVXVNNI)
+#define HAS_AVXVNNI  // of the compiler
+#endif
 #endif
 
 #include <algorithm>
@@ -20,10 +23,15 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "operands.h"
+#if defined(__x86_64__)
+#include "processor.h"
+#endif
 #include "threads.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -47,6 +55,28 @@
 #define LANES 16
 #define SUMS 16
 #include "level.h"
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
+#define LEVEL avx2
+#define INTEGERS plain
+#define HAS_VNNI 0
+#define LANES 8
+#include "integers.h"
+
+#ifdef HAS_AVXVNNI
+#define TARGET __attribute__((target("avxvnni,avx2,fma,f16c")))
+#define LEVEL avx2
+#define INTEGERS vnni
+#define HAS_VNNI 1
+#define LANES 8
+#include "integers.h"
+#endif
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
+#define LEVEL avx512
+#define INTEGERS vnni
+#define HAS_VNNI 1
+#define LANES 16
 #include "integers.h"
 #endif
 

@@ -97,7 +97,7 @@ int products(unsigned seed) {
 int main() {
   int wrong = 0, other = 0;
   unsigned seed = 0;
-  for (const char* level : {"portable", "avx2", "avx512", "vnni"}) {
+  for (const char* level : {"portable", "avx2", "avxvnni", "avx512", "vnni"}) {
     pasta_level(level);
     for (int threads : {1, 2, 8}) {
       pasta_threads(threads);

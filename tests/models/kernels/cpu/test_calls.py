@@ -16,7 +16,8 @@ from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, of_blocks, p
 from pasta_jax.models.kernels.cpu.quantized import Blocks
 from tests.helpers.coded import in_halves, random_blocks, with_factors
 
-every_level = pytest.mark.parametrize("library", ["portable", "avx2", "avx512", "vnni"], indirect=True)
+LEVELS = "portable", "avx2", "avxvnni", "avx512", "vnni"
+every_level = pytest.mark.parametrize("library", LEVELS, indirect=True)
 
 
 def at_any_address(array: np.ndarray, elements: int) -> np.ndarray:
