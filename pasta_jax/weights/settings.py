@@ -26,9 +26,9 @@ class ModelSource:
     # possible, else `platform`. Training uses the platform's, but a CPU can hold what an adapter leaves frozen in
     # bfloat16, half of the memory; the adapter is then all that is written.
     dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"] = "auto"
-    # Of the inputs that q4 and q8 multiply as integers, on CPUs with VNNI. 16 is close to float32, and faster with
-    # several rows; 8 is faster still, and changes some greedy tokens, as llama.cpp's 8 bits do (`launch.benchmark
-    # rounding` measures both); 32 keeps float32
+    # Of the inputs that q4 and q8 multiply as integers, on CPUs with AVX2. 16 is close to float32, and faster; 8 is
+    # faster still, and changes some greedy tokens, as llama.cpp's 8 bits do (`launch.benchmark rounding` measures
+    # both); 32 keeps float32
     bits: Literal[8, 16, 32] = 16
     kernel: bool = True  # decode on the CPU with our own products of a few rows; False: with XLA's
 

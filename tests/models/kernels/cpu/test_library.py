@@ -52,6 +52,12 @@ def test_a_second_compiler_is_tried_and_a_library_is_kept(fresh, monkeypatch):
     kernels.version.cache_clear()
 
 
+def test_an_old_assembler_needs_no_new_instructions(fresh, monkeypatch):
+    check = "import sys; '-DWITHOUT_AVXVNNI' in sys.argv or sys.exit('Error: no such instruction'); "
+    monkeypatch.setattr(kernels, "compilers", lambda: [[*WRITES[:-1], check + WRITES[-1]]])
+    assert kernels.compiled().read_text() == "compiled"
+
+
 @pytest.mark.parametrize("damage", ["", "compi", "planted!"])
 def test_a_damaged_library_is_compiled_again(damage, fresh, monkeypatch):
     monkeypatch.setattr(kernels, "compilers", lambda: [WRITES])
