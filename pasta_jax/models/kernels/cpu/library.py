@@ -22,11 +22,12 @@ import jaxlib
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.atomic import replacing
+from pasta_jax.files.lock import locked
 from pasta_jax.progress import doing, say
 
 SOURCE = Path(__file__).with_name("rows.cc")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-w")
-MOST_S = 600  # of compiling; it takes some seconds, and with ziglang a minute once for its standard library
+MOST_S = 600  # of compiling; it takes half a minute, and with ziglang a minute more once for its standard library
 
 
 def headers() -> Path:
@@ -63,11 +64,14 @@ def compiled() -> Path:
     refuse_others(folder)
     path = folder / f"rows-{version()}.so"
     checksum = path.with_suffix(".sha256")
-    if not is_whole(path, checksum):
-        with doing("compiling kernels for this CPU"), replacing(path) as part:
-            compile_to(part)
-        with replacing(checksum) as part:
-            part.write_text(hashlib.sha256(path.read_bytes()).hexdigest())
+    if is_whole(path, checksum):
+        return path
+    with locked(path.with_suffix(".lock"), path, wait=True):  # processes that start together compile it once
+        if not is_whole(path, checksum):
+            with doing("compiling kernels for this CPU"), replacing(path) as part:
+                compile_to(part)
+            with replacing(checksum) as part:
+                part.write_text(hashlib.sha256(path.read_bytes()).hexdigest())
     return path
 
 

@@ -1,5 +1,6 @@
 """The kernels' library: which compiler it is compiled by, how it is kept, and how many threads it has."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -17,9 +18,9 @@ WRITES = [sys.executable, "-c", "import sys; open(sys.argv[-1], 'w').write('comp
 def fresh(tmp_path, monkeypatch):
     """No library yet, here or in the cache."""
     monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))
-    kernels.library.cache_clear()
-    yield tmp_path
-    kernels.library.cache_clear()
+    # The session's library stays loaded for the tests after this one: compiling it takes half a minute.
+    monkeypatch.setattr(kernels, "library", functools.cache(kernels.library.__wrapped__))
+    return tmp_path
 
 
 @pytest.mark.parametrize(
