@@ -19,7 +19,7 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import ENDED, LIVE, STOP, UNUSED, DecodeState, empty_state
 from pasta_jax.errors import PastaError
 from pasta_jax.oracle import decoding
-from tests.decode.test_sampled_programs import TAGS, assert_same_answer, random_requests, talkative
+from tests.decode.test_sampled_programs import TAGS, answered, assert_same_answer, random_requests, talkative
 from tests.helpers.models import UNTIED
 
 LANES, SLOTS, SIZES = 8, 80, (4, 8, 12)
@@ -30,11 +30,11 @@ CONFIG = DecodeConfig(lanes=LANES, rows=4, slots=SLOTS, packed=SIZES, forks="adm
 def answers(monkeypatch):
     """Answers of eight requests at a time, where steps of 4, 8 and 12 rows have these prices."""
 
-    def answered(prices: Sequence[float]) -> list[Result]:
+    def at(prices: Sequence[float]) -> list[Result]:
         monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.array(prices)))
         return generate(talkative(), random_requests(LANES), CONFIG)
 
-    return answered
+    return at
 
 
 def schedule_of(result: Result) -> list[set[int]]:
@@ -98,7 +98,7 @@ def test_measuring_compiles_nothing_and_leaves_no_trace(monkeypatch, tmp_path):
     """The real measurement: answers after it are those of a loop whose prices were given."""
     spec = loop_spec(talkative(), CONFIG, SLOTS, sequential=False, topics=True)
 
-    def answered(loop: DeviceLoop) -> dict[int, str]:
+    def by(loop: DeviceLoop) -> dict[int, str]:
         for number, request in enumerate(random_requests(2 * LANES)):
             loop.submit(number, request, 64)
         items = []
@@ -114,7 +114,7 @@ def test_measuring_compiles_nothing_and_leaves_no_trace(monkeypatch, tmp_path):
     (kept,) = (tmp_path / "widths").iterdir()
     assert [rows for rows, _ in json.loads(kept.read_text())["steps"]] == list(SIZES)
     measured._state = dataclasses.replace(measured._state, prices=jnp.array(no_prices(SIZES)))
-    assert answered(measured) == answered(given)
+    assert by(measured) == by(given)
 
 
 @pytest.mark.parametrize(("lanes", "rows", "sizes"), [(1, 2, ()), (1, 4, (2, 3)), (2, 2, (2, 3)), (3, 4, (3, 9, 11))])
@@ -128,8 +128,7 @@ def test_what_is_measured_computes_as_many_rows_as_its_size(lanes, rows, sizes):
 
 
 def test_whole_answers_are_the_eager_ones_only_later(answers):
-    eager = generate(talkative(), random_requests(LANES), dataclasses.replace(CONFIG, forks="eager"))
-    late = answers(DEAR)
+    eager, late = answered(100)[:LANES], answers(DEAR)
     whole = [(a, b) for a, b in zip(eager, late, strict=True) if a.trace.finish == b.trace.finish == STOP]
     assert whole
     for one, other in whole:

@@ -15,6 +15,7 @@ from pasta_jax.oracle import choice, decoding
 from pasta_jax.weights.rules import Rules
 from tests.decode.test_sampled_programs import TAGS, TOKENIZER, talkative
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 CONFIG = DecodeConfig(lanes=4, rows=4, slots=80)
 HOT = Rules(temperature=1.0, seed=5)
 PROMPT = (3, 30, 99)

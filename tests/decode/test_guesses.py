@@ -22,6 +22,7 @@ from pasta_jax.weights.model import Model
 from tests.decode.test_drafts import answer_of
 from tests.decode.test_sampled_programs import TAGS, TOKENIZER, UNTIED, answered, random_requests, talkative
 from tests.helpers.drafters import fitted, linear
+from tests.helpers.few_programs import decode_with_few_programs
 from tests.helpers.requires import requires_smollm2
 
 DRAFTING = DecodeConfig(lanes=8, rows=8, slots=80, draft="drafter")
@@ -30,6 +31,7 @@ DRAFTING = DecodeConfig(lanes=8, rows=8, slots=80, draft="drafter")
 @pytest.fixture(autouse=True)
 def free_rows(monkeypatch):
     """Steps of any width cost the same, and guesses nothing, so that all drafts are fed for which there is room."""
+    decode_with_few_programs(monkeypatch)  # test_drafts.py has other widths
     monkeypatch.setattr(Guesser, "cost", 0.0)
     monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.sizes))))
 

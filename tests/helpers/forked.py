@@ -18,6 +18,7 @@ import pytest
 from pasta_jax.answer import run as decode  # noqa: F401
 from pasta_jax.evaluate import run as evaluate_text  # noqa: F401
 from pasta_jax.preference import sweep  # noqa: F401
+from pasta_jax.serve import run as serve  # noqa: F401
 from pasta_jax.train import sft  # noqa: F401
 from tests import ROOT
 from tests.helpers.few_programs import decode_with_few_programs
@@ -62,6 +63,11 @@ def command(folder: Path, script: str, *arguments: str) -> Forked:
 def _run(out: Path, err: Path, call: Callable[..., None], arguments: tuple) -> None:
     for stream, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
+    as_command(call, *arguments)
+
+
+def as_command(call: Callable[..., None], *arguments: object) -> None:
+    """Call a function in a fork as if it were a command."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a foreground process
     try:
         call(*arguments)

@@ -6,16 +6,15 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights.load import export_model, load_model
-from tests import ROOT
+from tests.helpers.forked import FORKS, as_command, launch
 from tests.helpers.models import trained
 from tests.toy.test_ablation import talkative
 
@@ -56,20 +55,31 @@ def pieces(content: bytes) -> list[dict]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
+def serve(stderr: Connection, environment: dict[str, str], arguments: list[str]) -> None:
+    """The command in a fork."""
+    os.dup2(stderr.fileno(), 2)
+    stderr.close()
+    os.environ.update(environment)
+    as_command(launch, "serve", *arguments)
+
+
 class Server:
-    """`python -m launch.serve`; `changes` are config keys. Its stderr is read to the end."""
+    """`python -m launch.serve` in a fork; `changes` are config keys. Its stderr is read to the end."""
 
     def __init__(self, model: Path, key: str | None = None, **changes: object):
         values = {f"decoding.{name}": value for name, value in DECODING.items()} | OPTIONS
         values |= {name.replace("__", "."): value for name, value in changes.items()}
-        command = [sys.executable, "-m", "launch.serve", "--config=configs/serve.py:local", "--config.port=0"]
-        command += [f"--config.model.path={model}", *(f"--config.{name}={value}" for name, value in values.items())]
-        env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+        arguments = ["--config=configs/serve.py:local", "--config.port=0", f"--config.model.path={model}"]
+        arguments += [f"--config.{name}={value}" for name, value in values.items()]
+        environment = {}
         if key is not None:
-            env["SERVER_KEY"] = key
-            command.append("--config.key_variable=SERVER_KEY")
+            environment["SERVER_KEY"] = key
+            arguments.append("--config.key_variable=SERVER_KEY")
         self.key = key
-        self.process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+        self._errors, stderr = FORKS.Pipe(duplex=False)
+        self.process = FORKS.Process(target=serve, args=(stderr, environment, arguments))
+        self.process.start()
+        stderr.close()
         self.lines: list[str] = []
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -83,10 +93,11 @@ class Server:
         self.url = f"http://{self.host}:{self.port}"
 
     def _read(self) -> None:
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if line.startswith("serving "):
-                self._ready.set()
+        with open(self._errors.fileno(), closefd=False) as stderr:
+            for line in stderr:
+                self.lines.append(line)
+                if line.startswith("serving "):
+                    self._ready.set()
         self._ready.set()
 
     def request(
@@ -125,25 +136,32 @@ class Server:
     def hang_up(self, said: str, seconds: float = 300) -> str:
         """Send SIGHUP, and wait for the line that begins so."""
         before, deadline = len(self.lines), time.monotonic() + seconds
-        self.process.send_signal(signal.SIGHUP)
+        self.send_signal(signal.SIGHUP)
         while not (found := [line for line in self.lines[before:] if line.startswith(said)]):
             assert time.monotonic() < deadline, self.lines[before:]
             time.sleep(0.01)
         return found[0]
 
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait; the exit code."""
-        self.process.send_signal(number)
-        code = self.process.wait(60)
+        self.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, when it has ended."""
+        self.process.join(60)
         self._reader.join(10)
-        return code
+        return self.process.exitcode
 
     def __enter__(self) -> "Server":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
+        if self.process.is_alive():
             self.process.kill()
-            self.process.wait()
+            self.process.join()
         self._reader.join(10)
-        self.process.stderr.close()
+        self._errors.close()

@@ -9,7 +9,8 @@ import pytest
 import pasta_jax as pasta
 from tests.helpers.forked import Forked, launch
 from tests.helpers.requires import requires_smollm2
-from tests.helpers.serving import ROOT, Server
+from tests import ROOT
+from tests.helpers.serving import Server
 
 ADAPTER = str(ROOT / "checkpoints/pasta")
 PARALLEL = "List three fruits, with a sentence about each."
