@@ -52,6 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"needs {what}: bash launch/setup.sh {option}"))
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays, so no collection of garbage looks at it again."""
+    gc.freeze()
+
+
 @pytest.fixture
 def kernels_on_simulated_devices(monkeypatch: pytest.MonkeyPatch):
     """Decoding with our own kernels as users with one device do, if there is a compiler."""

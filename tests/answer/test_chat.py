@@ -1,8 +1,8 @@
 """Chat on a terminal: history, stopped answers, commands; the model loads once."""
 
 import dataclasses
+import os
 import queue
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -23,10 +23,11 @@ from pasta_jax.runs.settings import changed
 from pasta_jax.view import trace_file
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-from tests import ROOT
+from tests.helpers.forked import Forked, launch
 from tests.helpers.serving import export
 from tests.helpers.traces import tiny_model
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 TOKENS = 24
 
 
@@ -187,19 +188,17 @@ def test_one_row_decodes_no_threads(converse, monkeypatch):
         converse(**one)
 
 
+def piped(lines: Path, *flags: str) -> None:
+    """The command, with these lines as its stdin."""
+    with lines.open() as sys.stdin:
+        os.dup2(sys.stdin.fileno(), 0)
+        launch("chat", *flags)
+
+
 @pytest.mark.slow
 def test_the_command_reads_a_pipe(tmp_path):
-    command = [sys.executable, "-m", "launch.chat", "--config=configs/decode.py:local"]
-    command += [f"--config.model.path={export(tmp_path / 'model')}", "--config.request.max_tokens=8"]
-    command += ["--config.decoding.slots=256", "--config.decoding.widths=()", "--config.decoding.rows=4"]
-    lines = "birds crow 7\n/trace a.json\n/quit\n"
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        input=lines.replace("a.json", str(tmp_path / "a.json")),
-        text=True,
-        capture_output=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, ended.stderr
+    flags = ["--config=configs/decode.py:local", f"--config.model.path={export(tmp_path / 'model')}"]
+    flags += ["--config.request.max_tokens=8", "--config.decoding.slots=256", "--config.decoding.rows=4"]
+    (tmp_path / "lines").write_text(f"birds crow 7\n/trace {tmp_path / 'a.json'}\n/quit\n")
+    Forked(tmp_path, piped, tmp_path / "lines", *flags).finish()
     assert trace_file.load(tmp_path / "a.json").prompt == "birds crow 7"

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from pasta_jax.benchmark import forks
 from pasta_jax.benchmark.run import as_json
 from pasta_jax.benchmark.settings import BenchmarkSettings
@@ -11,6 +13,7 @@ from tests.helpers.traces import tiny_model
 SMALL = {"lanes": 2, "clients": (1, 2), "rows": 3, "slots": 128, "packed": (2, 4), "max_tokens": 12, "rounds": 2}
 
 
+@pytest.mark.usefixtures("few_programs")
 def test_every_way_answers_the_same_questions(monkeypatch, tmp_path):
     monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))
     monkeypatch.setattr(forks, "load", lambda *_, **__: tiny_model())

@@ -17,6 +17,7 @@ class Chatting(Syllables):
         return self.encode(messages[-1][1])
 
 
+@pytest.mark.usefixtures("few_programs")
 def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path):
     questions = tuple(Question("alpaca_eval", number, f"ab {number} ab", "") for number in range(6))
     sets = {"alpaca_eval": QuestionSet(questions, "six")}

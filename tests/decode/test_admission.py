@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -124,7 +125,8 @@ def test_what_is_measured_computes_as_many_rows_as_its_size(lanes, rows, sizes):
     spec = dataclasses.replace(spec, packed=() if lanes == 1 else (*sizes, lanes * rows))
     empty = empty_state(UNTIED, lanes, SLOTS, jnp.float32, stacked=False)
     empty = dataclasses.replace(empty, prices=jnp.ones(len(spec.sizes), jnp.float32))
-    assert [int(rows_needed(cost._running(empty, spec, size), spec)) for size in spec.sizes] == [*spec.sizes]
+    needed = jax.jit(rows_needed, static_argnames="spec")
+    assert [int(needed(cost._running(empty, spec, size), spec)) for size in spec.sizes] == [*spec.sizes]
 
 
 def test_whole_answers_are_the_eager_ones_only_later(answers):

@@ -94,9 +94,9 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 @pytest.mark.parametrize(
     ("count", "config", "positions"),
     [
-        slow(100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3, 5)), Positions("shared_start")),
+        slow(100, DecodeConfig(lanes=8, rows=8, slots=SLOTS, widths=(3,)), Positions("shared_start")),
         slow(200, DecodeConfig(lanes=8, rows=4, slots=SLOTS), Positions()),
-        slow(100, DecodeConfig(lanes=3, rows=3, slots=SLOTS), Positions()),
+        pytest.param(100, DecodeConfig(lanes=3, rows=3, slots=SLOTS), Positions(), marks=pytest.mark.extended),
         slow(100, DecodeConfig(lanes=1, rows=2, slots=SLOTS), Positions("constant", 7)),
     ],
     ids=lambda value: f"lanes{value.lanes}-rows{value.rows}" if isinstance(value, DecodeConfig) else str(value),

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from pasta_jax.decode import generate, prefill, replay
+from pasta_jax.benchmark import forks, ways
+from pasta_jax.decode import engine, generate, prefill, replay
 from pasta_jax.decode.state import LoopSpec
 
 
@@ -20,6 +21,6 @@ def decode_with_few_programs(patch: pytest.MonkeyPatch) -> None:
         spec = loop_spec(*arguments, **options)
         return dataclasses.replace(spec, widths=(spec.rows,), packed=spec.packed[-1:], prefixes=())
 
-    for module in (generate, replay):
+    for module in (engine, forks, generate, replay, ways):
         patch.setattr(module, "loop_spec", with_one_loop)
     patch.setattr(prefill, "PREFILL_CHUNKS", (64, 512))

@@ -38,7 +38,8 @@ class Forked:
         self._process.start()
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """The exit code, or None if it still runs after a moment: loops that poll leave it the processor."""
+        self._process.join(0.02)
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:

@@ -85,14 +85,15 @@ def test_every_rule_of_ifeval_is_known_and_its_questions_are_not_trained_on():
 
 @pytest.mark.slow
 @requires_dev("lm_eval")
-def test_verdicts_equal_those_of_lm_eval():
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.extended)])
+def test_verdicts_equal_those_of_lm_eval(every):
     """The checkers of another package, in its own loop over the rules of a question."""
     checkers()  # knows where NLTK's data is, which lm_eval would download
     from lm_eval.tasks.ifeval import utils
 
     texts = [pair.response for pair in read("alpaca_eval") if isinstance(pair, Pair)]
     verdicts = []
-    for number, (place, question) in enumerate(rows_of("ifeval")):
+    for number, (place, question) in [*enumerate(rows_of("ifeval"))][::every]:
         if any((values or {}).get("letter") in ("#", "!") for values in question["kwargs"]):
             continue  # a letter drawn by chance, there
         rules = rules_of_row(question, place)
@@ -100,7 +101,7 @@ def test_verdicts_equal_those_of_lm_eval():
             result = utils.process_results(question, [text])
             assert [rule.is_followed_by(text) for rule in rules] == result["inst_level_strict_acc"], (place, rules)
             verdicts += result["inst_level_strict_acc"]
-    assert len(verdicts) > 1600
+    assert len(verdicts) > 1600 / every
     assert 0.2 < sum(verdicts) / len(verdicts) < 0.8
 
 

@@ -56,8 +56,8 @@ MIXED = dataclasses.replace(
 )
 # Layers of several shapes, which can't be stacked; some read the keys and values of others.
 UNEVEN = dataclasses.replace(
-    WIDE, layers=6, global_every=3, attention_cap=None, attention_scale=1.0, value_norm=True, global_head_dim=16,
-    shared_layers=3, wide_shared=True, layer_embed=4, layer_scales=True, rope=Rope(1e6, share=0.25, of_pairs=True),
+    WIDE, layers=4, global_every=2, attention_cap=None, attention_scale=1.0, value_norm=True, global_head_dim=16,
+    shared_layers=2, wide_shared=True, layer_embed=4, layer_scales=True, rope=Rope(1e6, share=0.25, of_pairs=True),
 )  # fmt: skip
 
 

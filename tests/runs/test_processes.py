@@ -72,7 +72,6 @@ def wait_for_lines(process: Forked, folder: Path, pattern: str, lines: int) -> N
     """Until a file has so many lines."""
     while not any(path.read_text().count("\n") >= lines for path in folder.glob(pattern)):
         assert process.poll() is None, process.errors()
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +166,7 @@ def test_two_processes_share_the_prompts_and_write_what_one_writes(alone, prompt
     assert (workdir / "report.json").read_text() == report
 
 
-@pytest.mark.slow
+@pytest.mark.extended  # without: a killed training run of two processes, and one process's preference run
 def test_two_processes_share_a_preference_run_that_resumes_after_one_is_killed(tmp_path):
     model, workdir = tmp_path / "model", tmp_path / "two"
     export_model(babbler(), model)

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import pasta_jax as pasta
+from tests import ROOT
 from tests.helpers.forked import Forked, launch
 from tests.helpers.requires import requires_smollm2
-from tests import ROOT
 from tests.helpers.serving import Server
 
 ADAPTER = str(ROOT / "checkpoints/pasta")

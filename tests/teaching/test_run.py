@@ -111,21 +111,29 @@ def test_each_stage_is_the_command_that_is_printed(folder, whole):
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole):
-    process = start(folder, "killed")
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("records\n", "step"),
+        pytest.param(("answers\n", "records\n", "training\n", "step", "evaluation\n"), marks=pytest.mark.extended),
+    ],
+)
+def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole, places):
+    killed = f"killed{len(places)}"
+    process = start(folder, killed)
     while "answers\n" not in process.errors():
         assert process.poll() is None, process.errors()
     process.send_signal(signal.SIGINT)  # ends a stage that keeps its answers as it goes, and not after hours
     process.finish(130)
-    assert not (folder / "killed/answers.jsonl").exists()
-    for place in ("answers\n", "records\n", "training\n", "step", "evaluation\n"):
-        process, metrics = start(folder, "killed"), folder / "killed/sft/metrics.jsonl"
+    assert not (folder / killed / "answers.jsonl").exists()
+    for place in places:
+        process, metrics = start(folder, killed), folder / killed / "sft/metrics.jsonl"
         while not (metrics.exists() and metrics.read_text() if place == "step" else place in process.errors()):
             assert process.poll() is None, process.errors()
         process.send_signal(signal.SIGKILL)
         process.finish(-signal.SIGKILL)
-    start(folder, "killed").finish()
-    ours, theirs = (load_file(folder / name / "sft/adapter" / WEIGHTS) for name in ("killed", "whole"))
+    start(folder, killed).finish()
+    ours, theirs = (load_file(folder / name / "sft/adapter" / WEIGHTS) for name in (killed, "whole"))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
