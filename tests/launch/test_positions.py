@@ -2,11 +2,8 @@
 
 import dataclasses
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +43,7 @@ from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import AdapterSettings, ModelSource
 from pasta_jax.weights.source import load
-from tests import ROOT
+from tests.helpers.forked import command
 from tests.helpers.models import random_params
 from tests.toy.test_ablation import talkative
 
@@ -317,13 +314,11 @@ def test_every_command_refuses_a_mismatch_in_one_line(run_command, what, folder,
 def test_the_commands_refuse_a_mismatch_in_one_line_with_exit_code_2(script, what, flags, folder, workdir):
     model, message = mismatched(what, folder, workdir)
     variant = "local" if script == "decode" else "tiny"
-    command = [sys.executable, "-m", f"launch.{script}", f"--config={ROOT}/configs/{script}.py:{variant}"]
-    command += [f"--config.model.{name}={value}" for name, value in model.items()]
-    command += [flag.format(base=folder / "base", workdir=workdir) for flag in flags]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=workdir, env=env, capture_output=True, text=True, timeout=120)
-    assert (result.returncode, result.stdout) == (2, "")
-    *before, line = result.stderr.splitlines()
+    named = [f"--config=configs/{script}.py:{variant}"]
+    named += [f"--config.model.{name}={value}" for name, value in model.items()]
+    process = command(workdir, script, *named, *(flag.format(base=folder / "base", workdir=workdir) for flag in flags))
+    assert process.finish(2) == ""
+    *before, line = process.errors().splitlines()
     assert line.startswith("error: ")
     assert re.search(message, line)
     known = ("device: ", "decoding with XLA's products, ")

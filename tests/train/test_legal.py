@@ -72,10 +72,11 @@ def test_its_value_and_gradient_are_those_of_a_softmax():
         illegal[:, :, IDS] = GRAMMAR.illegal()[np.asarray(place)]
         return -jnp.sum(jnp.log(jnp.sum(jnp.where(illegal, 0.0, jax.nn.softmax(logits)), axis=2)))
 
-    for one, other in zip(*(jax.value_and_grad(f)(logits) for f in (ours, plain)), strict=True):
+    for one, other in zip(*(jax.jit(jax.value_and_grad(f))(logits) for f in (ours, plain)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)
     certain = jnp.full((1, 1, CONFIG.vocab), -50.0).at[0, 0, TAGS.end_async].set(50.0)
-    value, slope = jax.value_and_grad(lambda x: jnp.sum(GRAMMAR.losses(x, x.max(axis=2), jnp.array([[MAIN]]))))(certain)
+    of_certain = jax.value_and_grad(lambda x: jnp.sum(GRAMMAR.losses(x, x.max(axis=2), jnp.array([[MAIN]]))))
+    value, slope = jax.jit(of_certain)(certain)
     assert 10 < value < 20
     assert np.all(np.isfinite(slope))
 
@@ -119,9 +120,12 @@ def test_preference_adds_it_summed_over_both_answers():
     better, worse = (example for example, _ in records()[:2])
     batch = pair_batch([PairExample(better, worse, 0.0, 0.0)] * 2, 192, 3)  # the last row is padding
     settings = PreferenceLoss("bonbon", alpha=0.005, margin=5.0, beta=0.0, legal=3.0)
-    without = preference_loss(SCORING, settings)(params(), None, batch).parts
-    parts = preference_loss(SCORING, settings, GRAMMAR)(params(), None, batch).parts
-    apart = sum(np.sum(label_losses(SCORING, params(), side, GRAMMAR)[0, :, 1]) for side in (batch.better, batch.worse))
+    without, parts = (
+        jax.jit(preference_loss(SCORING, settings, *grammar))(params(), None, batch).parts
+        for grammar in ((), (GRAMMAR,))
+    )
+    of_labels = jax.jit(lambda side: label_losses(SCORING, params(), side, GRAMMAR)[0, :, 1])
+    apart = sum(np.sum(of_labels(side)) for side in (batch.better, batch.worse))
     assert "loss_legal" not in without
     legal, pairs = parts["loss_legal"]
     np.testing.assert_allclose(legal / pairs, apart / 2, rtol=1e-5)

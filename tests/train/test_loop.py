@@ -94,8 +94,10 @@ def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axis", ["data", "fsdp"])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    ("rank", "axis"),
+    [(0, "data"), (2, "fsdp"), *(pytest.param(*one, marks=pytest.mark.extended) for one in ((0, "fsdp"), (2, "data")))],
+)
 def test_a_step_on_a_mesh_equals_one_on_one_device(rank, axis):
     """A transformer's step, in parts, with all parameters or an adapter; the state stays on its mesh."""
     tags, config = TagIds(256), PRESETS["toy"]

@@ -19,6 +19,7 @@ from tests.helpers.requires import requires_dev
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_programs")
 @requires_dev("peft")
 @requires_dev("cyllama")
 @pytest.mark.filterwarnings("ignore")
