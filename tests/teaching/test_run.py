@@ -115,7 +115,7 @@ def test_each_stage_is_the_command_that_is_printed(folder, whole):
     "places",
     [
         ("records\n", "step"),
-        pytest.param(("answers\n", "records\n", "training\n", "step", "evaluation\n"), marks=pytest.mark.extended),
+        pytest.param(("answers\n", "training\n", "evaluation\n"), marks=pytest.mark.extended),
     ],
 )
 def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole, places):
