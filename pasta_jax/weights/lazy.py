@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +27,8 @@ from pasta_jax.models.parameters import (
     table_names,
 )
 from pasta_jax.weights.family import TRANSFORMERS, Family
+
+READERS = 8  # arrays read at a time: each has copies of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +62,11 @@ class Deferred:
         return Deferred(self.shape, lambda: change(self.read()))
 
 
-def read_now(params: Params) -> Params:
-    """The parameters as host arrays."""
-    return jax.tree.map(np.asarray, params)
+def read_now(params: Params, dtype: DTypeLike | None = None) -> Params:
+    """The parameters as host arrays, several read at a time: dequantising one array keeps one core busy."""
+    with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as readers:
+        reading = jax.tree.map(lambda leaf: readers.submit(np.asarray, leaf, dtype), params)
+        return jax.tree.map(lambda one: one.result(), reading)
 
 
 class Tensors(Protocol):

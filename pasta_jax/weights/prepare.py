@@ -20,7 +20,7 @@ from pasta_jax.models.parameters import Params, are_alike, is_stacked, stack
 from pasta_jax.models.sharding import put, shardings
 from pasta_jax.progress import say
 from pasta_jax.weights.for_cpu import CODED, by_columns, in_panels, is_for_kernels
-from pasta_jax.weights.lazy import Deferred
+from pasta_jax.weights.lazy import Deferred, read_now
 from pasta_jax.weights.model import Model
 
 
@@ -64,12 +64,15 @@ def to_device(
         return on_large_pages(params)
     coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel)
     dtype = jnp.dtype(platform_dtype() if dtype is None or dtype == CODED else dtype)
-    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
+    on_cpu = jax.default_backend() == "cpu"
+    stacked = not on_cpu if stacked is None else stacked
+    if not on_cpu:
+        params = read_now(params, dtype)  # rounded here, each array by itself: a stack is slow, and twice as large
     if stacked:
         params = stack(params)
         stacked = is_stacked(params)
-    if jax.default_backend() != "cpu":
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+    if not on_cpu:
+        return jax.tree.map(jnp.asarray, params)
     if only_decoding and not stacked and kernel and dtype in (jnp.float32, jnp.bfloat16) and is_available():
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
         return on_large_pages(in_panels(params, CODED if coded else dtype.name))
