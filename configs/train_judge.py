@@ -10,16 +10,31 @@ same reference. All questions are divided into five parts; the judge of a part i
 answers of 20 models, which all figures are about. alpaca_eval's data are under CC BY-NC 4.0, and so is what is learnt
 from them: keep the judges to research. Rerun the command to resume.
 
-Variants: smollm2, tiny (a few pairs, to see that it works).
+Variants: smollm2, qwen (Qwen2.5-Coder-1.5B, for an accelerator: some three minutes a judge on one H100), tiny (a few
+pairs, to see that it works).
 """
 
 from pasta_jax.judges.settings import TrainJudgeSettings
 from pasta_jax.runs.settings import changed
+from pasta_jax.weights.settings import ModelSource
 
 
 def smollm2() -> TrainJudgeSettings:
     """SmolLM2-135M-Instruct."""
     return TrainJudgeSettings()
+
+
+def qwen() -> TrainJudgeSettings:
+    """Qwen2.5-Coder-1.5B-Instruct; each of two judges learns from half of the questions."""
+    return changed(
+        TrainJudgeSettings(),
+        model=ModelSource("qwen2_5_coder_1_5b"),
+        folds=2,
+        measured=1000,
+        ranked=400,
+        rows=8,
+        train=dict(learning_rate=2e-4),
+    )
 
 
 def tiny() -> TrainJudgeSettings:
