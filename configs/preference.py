@@ -15,7 +15,8 @@ and .model), pasta (pasta_sft, trained further: docs/results/adapters.md has the
 that --config.prompts.records needs; the judge `checked`; on two CPU cores an hour, and 20 minutes for each
 further weight, as samples and verdicts are reused), qwen (Qwen2.5-Coder-1.5B with its adapter, beside the model as it
 was; for an accelerator, on one H100 four minutes; --config.prompts.file names the prompts, of which launch.teach leaves
-some in its workdir), local (as pasta, for other models; the records are those that it was trained on):
+some in its workdir), taught (what launch.teach runs with --config.preference_rounds=1), local (as pasta, for other
+models; the records are those that it was trained on):
 
     python -m launch.preference --config=configs/preference.py:local --workdir=runs/mine_preference \
         --config.model.path=MODEL --config.model.adapter=runs/mine --config.baseline.path=runs/mine_baseline \
@@ -71,23 +72,35 @@ def qwen() -> PreferenceSettings:
     """Qwen2.5-Coder-1.5B with its adapter; the judge's likelihood is that of the model as it was."""
     untrained = ModelSource("qwen2_5_coder_1_5b")
     return changed(
-        pasta(),
+        taught(),
         model=ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b"),
         baseline=untrained,
-        sample=dict(count=6, baseline_temperature=0.7, block=256),
+        sample=dict(baseline_temperature=0.7, block=256),
         decoding=dict(lanes=128, rows=6, packed=(128, 256), slots=640),
+        judge=dict(checked=dict(untrained=untrained, lengths=(256, 512, 640), rows=8)),
+        adapter=dict(rank=8, alpha=16.0),
+        train=dict(rows=8, accumulate=1),
+        evaluate=dict(count=2),
+    )
+
+
+def taught() -> PreferenceSettings:
+    """An adapter of launch.teach beside the model as it was, whose likelihood is the judge's fluency."""
+    return changed(
+        pasta(),
+        model=ModelSource(),
+        baseline=ModelSource(),
+        sample=dict(count=6),
         judge=dict(
             checked=dict(
-                untrained=untrained,
-                lengths=(256, 512, 640),
-                rows=8,
+                untrained=ModelSource(),
+                lengths=(256, 512, 1024),
                 checks=dict(weights=dict(fit=0.0), worst=-1.5, best=-0.25),
             )
         ),
         score=dict(quality_weight=1.0),
-        adapter=dict(rank=8, alpha=16.0),
-        train=dict(lengths=(512,), rows=8, accumulate=1, remat=True, keep_products=True),
-        evaluate=dict(count=2),
+        train=dict(lengths=(512,), remat=True, keep_products=True),
+        evaluate=dict(count=0),
     )
 
 

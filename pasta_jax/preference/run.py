@@ -57,7 +57,10 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
             write_for_workers(stage, whole, model.fingerprint)
             return for_decoding(whole)
 
-        rows = [evaluate_baseline(stage, held_out), *evaluate(stage, model, decoder(), held_out)]
+        def compared() -> list[Row]:
+            return evaluate(stage, model, decoder(), held_out) if stage.held_out else []
+
+        rows = [evaluate_baseline(stage, held_out), *compared()] if stage.held_out else []
         no_pairs = ""
         for _ in range(settings.rounds):
             samples = sample_round(stage, model, decoder())
@@ -71,11 +74,10 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
             if trained is None:
                 return None
             model = trained
-            rows += evaluate(stage, model, decoder(), held_out)
+            rows += compared()
         if not no_pairs:
-            write(
-                base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures_of(rows[-1])
-            )
+            figures = figures_of(rows[-1]) if rows else {}
+            write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures)
         judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
         report = RunReport(
             quality_weight=settings.score.quality_weight,

@@ -126,7 +126,7 @@ class PreferenceIntervals:
 class ComparisonSettings:
     """How the models are compared on held-out prompts."""
 
-    count: Records = 256
+    count: RecordsOrNone = 256  # 0: they are not compared
     temperatures: Annotated[tuple[AtLeastZero, ...], Meta(min_length=1, max_length=100)] = (0.0,)  # plots: the first
     timed: RecordsOrNone = 0  # prompts that are also answered one at a time, for realised speedup
 

@@ -31,6 +31,7 @@ from pasta_jax.weights.settings import ModelSource
 GIB = 2**30
 OF_MOST, KEPT, EFFICIENCY = 0.5, 0.5, 0.7  # of an answer's tokens; of answers; of the measured speed, in long runs
 WEIGHT_BYTES = 0.83  # of a weight in the blocks that decoding reads (4 and 6 bits with scales)
+COPIES = 5  # of the weights in preference training: base, its adapter merged, baseline, judge, what decodes
 BESIDE = 0.8  # GiB: programs, caches, one slice of logits
 
 
@@ -78,6 +79,14 @@ def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
             case "annotate" if stage.variant.endswith("likelihood"):
                 tokens = round(10 * answers * KEPT * OF_MOST * settings.answers.max_tokens)
                 gib, seconds = 4 * weights / GIB + BESIDE, tokens * 2 * matrices / machine.float32 / EFFICIENCY
+            case "preference":
+                chosen = stage.settings()
+                tokens = round(chosen.rounds * prompts * chosen.sample.count * OF_MOST * chosen.request.max_tokens)
+                of_prompts = 2 * chosen.rounds * prompts * OF_MOST * chosen.request.max_tokens  # of all pairs
+                lanes = chosen.decoding.lanes
+                step = max(4 * weights / machine.copies, lanes * 2 * (matrices + table) / machine.float32)
+                learnt = of_prompts * (8 * matrices + 6 * table) / machine.float32
+                gib, seconds = COPIES * 4 * weights / GIB + BESIDE, (tokens / lanes * step + learnt) / EFFICIENCY
             case "evaluate":
                 tokens = round(3 * settings.prompts.held_out * OF_MOST * settings.evaluate_tokens)
                 step = max(weights * WEIGHT_BYTES / machine.copies, 4 * 2 * (matrices + table) / machine.float32)

@@ -4,6 +4,7 @@
     WORKDIR/answers*.jsonl, complete.jsonl  the model's own answers; those that ended by themselves
     WORKDIR/records                         them annotated (launch.annotate)
     WORKDIR/sft                             the training (launch.sft); sft/adapter is a PEFT folder with a card
+    WORKDIR/preference                      rounds of preference training (launch.preference), if they are asked for
     WORKDIR/evaluation                      beside the model as it was (launch.evaluate); report.html
     WORKDIR/side_by_side.md                 ten held-out prompts with both answers
 
@@ -27,6 +28,7 @@ from pasta_jax.evaluate import run as evaluation
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.jsonl import read_records
 from pasta_jax.files.workdir import claim
+from pasta_jax.preference import run as preference
 from pasta_jax.progress import say
 from pasta_jax.runs import settings as run_config
 from pasta_jax.teaching import beside, prompts
@@ -116,6 +118,12 @@ def perform(stage: Stage, watch: Watch) -> bool:
             with watch() as stopping:
                 sft.run(settings, stage.flags["workdir"], stopping, stage.command)
                 return stage.done.exists() and not stopping()
+        case "preference":
+            report = preference.run(settings, stage.flags["workdir"], watch, stage.command)
+            if report is None:
+                return False
+            if report.no_pairs:
+                raise PastaError(f"{report.no_pairs}; or teach without preference_rounds, in another workdir")
         case "evaluate":
             result = evaluation.run(settings, stage.flags["workdir"])
             if result is not None:

@@ -68,6 +68,9 @@ class TeachSettings:
     training: TrainingSettings = TrainingSettings()
     # Then let the model answer with forks, correct chunks that run on, and train a little further on these answers.
     corrected: Count = 0  # steps of that; 0: none
+    # Then rounds of preference training (launch.preference): faster and better ones of its own answers win. Several
+    # copies of the model are in memory meanwhile, in the platform's dtype. 0: none.
+    preference_rounds: Count = 0
     evaluate: bool = True  # on the prompts held out: beside the model as it was, and beside itself without tags
     evaluate_tokens: Positive = 350
     seed: Seed = 0

@@ -17,7 +17,10 @@ from pasta_jax.weights.settings import ModelSource
 PROMPTS, HELD_OUT, COMPLETE = "prompts.jsonl", "held_out.jsonl", "complete.jsonl"
 PROPOSED, RECORDS, TRAINED = "proposed", "records", "sft"
 FORKED, CORRECTED, CORRECTING = "forked.jsonl", "corrected", "corrected_sft"
+PREFERRED = "preference"
 EVALUATION, BESIDE = "evaluation", "side_by_side.md"
+WEIGHTS = "adapter_model.safetensors"
+OTHERS = "baseline.", "judge.checked.untrained."  # what else is the model as it was, in settings of preferences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,7 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
         from_records = {"data.records": str(workdir / records)} | changes
         return Stage(
             name, "sft", "sft.py:taught", base | _training(settings) | from_records, {"workdir": workdir / folder},
-            workdir / folder / "adapter" / "adapter_model.safetensors",
+            workdir / folder / "adapter" / WEIGHTS,
         )  # fmt: skip
 
     answers = {
@@ -117,6 +120,9 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
             train("further training", CORRECTED, CORRECTING, **{"model.adapter": str(adapter)}, **further),
         ]  # fmt: skip
         adapter = workdir / CORRECTING / "adapter"
+    if settings.preference_rounds:
+        found.append(_preference(settings, workdir, adapter))
+        adapter = workdir / PREFERRED / "adapter"
     if settings.evaluate:
         systems = decoded | {"model.adapter": str(adapter)}
         systems |= {name.replace("model.", "baseline."): value for name, value in decoded.items()}
@@ -137,7 +143,35 @@ def answer_files(settings: TeachSettings, workdir: Path) -> list[Path]:
 
 def adapter_of(settings: TeachSettings, workdir: Path) -> Path:
     """The adapter that the stages end with."""
-    return workdir / (CORRECTING if settings.corrected else TRAINED) / "adapter"
+    last = PREFERRED if settings.preference_rounds else CORRECTING if settings.corrected else TRAINED
+    return workdir / last / "adapter"
+
+
+def _preference(settings: TeachSettings, workdir: Path, adapter: Path) -> Stage:
+    """Answers with forks compete, beside those of the model as it was."""
+    model, training, lanes = _of_model(settings.model, dtype=""), settings.training, settings.answers.lanes
+    of_others = {name.replace("model.", other): value for name, value in model.items() for other in OTHERS}
+    changes = {
+        "model.adapter": str(adapter),
+        "rounds": settings.preference_rounds,
+        "prompts.file": str(workdir / PROMPTS),
+        "prompts.count": settings.prompts.count,
+        "sample.seed": settings.seed,
+        "decoding.lanes": lanes,
+        "decoding.packed": (lanes, 2 * lanes),
+        "request.max_tokens": settings.answers.max_tokens,
+        "adapter.rank": training.adapter.rank,
+        "adapter.alpha": training.adapter.alpha,
+        "adapter.targets": training.adapter.targets,
+        "train.lengths": training.lengths,
+        "train.seed": settings.seed,
+    }
+    if settings.answers.temperature is not None:
+        changes["sample.baseline_temperature"] = settings.answers.temperature
+    return Stage(
+        "preference", "preference", "preference.py:taught", model | of_others | changes,
+        {"workdir": workdir / PREFERRED}, workdir / PREFERRED / "adapter" / WEIGHTS,
+    )  # fmt: skip
 
 
 def _training(settings: TeachSettings) -> dict[str, Any]:

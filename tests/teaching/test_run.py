@@ -22,6 +22,7 @@ from pasta_jax.models.transformer import causal, trunk
 from pasta_jax.runs.settings import changed
 from pasta_jax.teaching import plan, prompts, run
 from pasta_jax.teaching.settings import PromptsSettings
+from pasta_jax.teaching.stages import stages
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights import card
 from pasta_jax.weights.load import export_model
@@ -108,6 +109,23 @@ def test_each_stage_is_the_command_that_is_printed(folder, whole):
     for script in ("annotate", "sft"):
         command(folder, script, *commands[f"launch.{script}"]).finish()
     jax.tree.map(np.testing.assert_array_equal, load_file(workdir / "sft/adapter" / WEIGHTS), before)
+
+
+@pytest.mark.slow
+def test_a_preference_round_starts_from_the_adapter_and_the_evaluation_then_reads_its_own(folder, whole):
+    workdir, _ = whole
+    settings = changed(
+        configs.teach.tiny(), preference_rounds=1, model=dict(path=str(folder / "mine")), training=dict(lengths=(256,))
+    )
+    before, [stage, evaluation] = load_file(workdir / "sft/adapter" / WEIGHTS), stages(settings, workdir)[-2:]
+    assert (stage.name, evaluation.changes["model.adapter"]) == ("preference", str(workdir / "preference/adapter"))
+    assert run.adapter_of(settings, workdir) == workdir / "preference/adapter"
+    assert [one.gib > 0 for one in plan.estimate(settings, workdir) if one.stage.name == "preference"] == [True]
+    command(folder, "preference", *shlex.split(stage.command)[3:]).finish()
+    after = load_file(stage.done)
+    assert after.keys() == before.keys()
+    assert any((after[name] != before[name]).any() for name in before)
+    assert "judged by checked" in card.read(stage.done.parent).training.data[-1]
 
 
 @pytest.mark.slow
