@@ -96,6 +96,8 @@ def keep_complete(files: Sequence[Path], target: Path) -> None:
     if not complete:
         raise PastaError(f"{files[0]}: no answer ended by itself; raise config.answers.max_tokens")
     say(f"{len(complete)} of {len(rows)} answers ended by themselves")
+    if 10 * len(complete) < len(rows):
+        say("few: base models go on; take one that follows instructions, or raise config.answers.max_tokens")
     write_whole(target, prompts.lines(complete))
 
 
