@@ -140,8 +140,8 @@ def loop_spec(
     drafts, drafter = 0 if config.draft == "off" else DRAFTS, config.draft == "drafter"
     if drafter and "drafter" not in model.params:
         raise PastaError(
-            "config.decoding.draft=drafter: the model has none; set --config.model.drafter to the adapter's "
-            "name, pasta or qwen2_5_coder_1_5b, or to a workdir of launch.train_drafter"
+            f"config.decoding.draft=drafter: {model.name} has none; set --config.model.drafter to the adapter's name, "
+            "pasta or qwen2_5_coder_1_5b, or to a workdir of launch.train_drafter"
         )
     rows = max(1 if sequential else config.rows, 1 + drafts)
     widths = {1, rows, *({2, 4} if drafts else ()), *config.widths}

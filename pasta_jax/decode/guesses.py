@@ -60,8 +60,12 @@ class Guesser:
 
         def more(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             done, r_BxE, token_B, guess_BxK = carry
-            r_BxE = jnp.where((done < count_B)[:, None], r_BxE, 0)  # rows of zeros take no products
-            r_BxE = advanced(self._drafter, r_BxE, embedded(self.params, token_B[None])[0])
+            # Of lanes without a further guess both are zeros, which stay zeros; the last lanes' take no products.
+            r_BxE, embedded_BxE = (
+                jnp.where((done < count_B)[:, None], of_B, 0)
+                for of_B in (r_BxE, embedded(self.params, token_B[None])[0])
+            )
+            r_BxE = advanced(self._drafter, r_BxE, embedded_BxE)
             logits_BxI = guessed(self._drafter, self.config, r_BxE).astype(jnp.float32)
             ids = self._drafter["ids"]
             token_B = draw(logits_BxI, state.request.rules, thread_B, number_B + done, ids, uses_kernels(self.params))

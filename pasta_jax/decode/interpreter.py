@@ -141,6 +141,7 @@ def step(
         packed = Packed.of(rows.active, size) if spec.packed and size < rows.active.size else None
         # Rows that don't feed have none.
         adapter_BxR = jnp.where(rows.active, state.request.adapter[:, None], 0)
+        all_params = params
         params = choose(params, adapter_BxR.reshape(-1) if packed is None else packed.pack(adapter_BxR))
     with jax.named_scope("write"):
         pool = write_rows(state.pool, rows, state.step)
@@ -188,7 +189,7 @@ def step(
         guesser = None
         if spec.drafter:
             x_BxRxE = x_BxRxE if packed is None else packed.spread(x_BxRxE[0], state.lanes)
-            guesser = Guesser(params, config, rows, x_BxRxE)
+            guesser = Guesser(choose(all_params, state.request.adapter), config, rows, x_BxRxE)
         return dataclasses.replace(state, drafts=propose(state, spec, guesser))
 
 

@@ -60,9 +60,9 @@ def draw(
         key_Nx2 = jax.random.key_data(jax.vmap(key)(rules_N.seed, thread_N, number_N))
 
         def of_filtered() -> jax.Array:
-            is_drawn_N = temperature_N > 0
-            kept_NxV = jnp.where(is_drawn_N[:, None], filtered(scaled()), logits_NxV)
-            return draws(kept_NxV, is_drawn_N.astype(jnp.float32), key_Nx2, ids_V)
+            # The kernel divides by the temperatures in any case: XLA's quotients have other last bits.
+            is_kept_NxV = (filtered(scaled()) > FORBIDDEN) | (temperature_N <= 0)[:, None]
+            return draws(jnp.where(is_kept_NxV, logits_NxV, FORBIDDEN), temperature_N, key_Nx2, ids_V)
 
         chosen_N = lax.cond(filtering, of_filtered, lambda: draws(logits_NxV, temperature_N, key_Nx2, ids_V))
     else:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.decode.drafts import without_next
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.rows import see_pool
 from pasta_jax.decode.state import DONE, LIVE, RUNNING, DecodeState, LoopSpec
@@ -94,4 +95,4 @@ def begin_guests(
     threads = put(state.threads, (lane,), main=prompt_length, epoch=0, count=0, closed=0, **rest)
     guests = put(state.guests, (lane,), state=states_M, chars=0)
     state = put(state, (lane,), live=True, finish=RUNNING, spawned=guests.count[lane])
-    return dataclasses.replace(state, threads=threads, guests=guests)
+    return dataclasses.replace(state, threads=threads, guests=guests, drafts=without_next(state.drafts))

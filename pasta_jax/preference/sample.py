@@ -36,8 +36,10 @@ def template(stage: Stage, temperature: float, seed: int, sequential: bool) -> R
     for name in ("temperature", "seed"):
         if getattr(request, name) is not None:
             raise PastaError(f"config.request.{name}: answers are sampled with config.sample.{name}; set that instead")
-    # All ids can be drawn unless the config says otherwise: a preference is learned of what the model may write.
-    own = dataclasses.replace(stage.sft.defaults, temperature=temperature, top_k=0, top_p=1.0)
+    # From the model's own distribution unless the config says otherwise: what is learned is a preference between its
+    # answers, by their plain log-probabilities.
+    plain = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    own = dataclasses.replace(stage.sft.defaults, temperature=temperature, **plain)
     return decoding.template(request, own, sequential).with_rules(seed=seed)
 
 

@@ -80,6 +80,8 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
             "config.prompts: set one of toy (a level of the toy task), source (where pairs come from), records (the "
             "folder that launch.annotate wrote) and file (JSON lines with prompt)"
         )
+    if settings.decoding.draft == "drafter":
+        raise PastaError("config.decoding.draft=drafter: a model in training has none; set it to lookup or off")
     refuse_uneven_parts(settings.train, settings.train.rows)
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
@@ -133,8 +135,10 @@ def pairs_of(prompts: PromptSettings) -> Iterator[tuple[str, Pair]]:
     Prompts of a file have no answer.
     """
     if prompts.file:
-        for one in read_prompts_file(Path(prompts.file)):
-            pair = Pair.of("", one.text, "", Path(prompts.file).name, one.place)
+        path = Path(prompts.file)
+        for one in read_prompts_file(path):
+            place = path.name + one.place.removeprefix(str(path))  # the same wherever the file is
+            pair = Pair.of("", one.text, "", path.name, place)
             yield split_of(pair, VALIDATION_PERCENT), pair
         return
     if not prompts.records:

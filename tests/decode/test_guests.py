@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import regex
@@ -12,7 +13,10 @@ from pasta_jax.automata import values
 from pasta_jax.automata.automaton import listed
 from pasta_jax.automata.tokens import over_tokens
 from pasta_jax.automata.vocabulary import pieces
-from pasta_jax.decode.generate import generate, stream
+from pasta_jax.decode.device_loop import DeviceLoop
+from pasta_jax.decode.generate import generate, loop_spec, stream
+from pasta_jax.decode.guests import room_for
+from pasta_jax.decode.interpreter import rows_needed
 from pasta_jax.decode.request import Event, Request
 from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.settings import DecodeConfig
@@ -126,6 +130,34 @@ def test_events_and_trace_have_each_token_once():
         assert [event.step for event in own if not event.ended] == fed
         assert own[-1].step == max([1, *fed])
     assert sorted(result.trace.token.tolist()) == sorted(event.token for event in events if not event.ended)
+
+
+def test_guests_that_begin_beside_drafts_leave_room_for_their_step(monkeypatch):
+    """If a step fits no size of the loop, that never ends."""
+    model, rng = toy(), random.Random(0)
+    config = DecodeConfig(lanes=3, rows=8, slots=512, packed=(3, 8), forks="admitted", draft="lookup")
+    spec = loop_spec(model, config, 512, sequential=False, guests=room_for([]))
+    loop = DeviceLoop(model, spec, 3, 512, prices=np.ones(len(spec.sizes), np.float32))
+    for number in range(2):  # of few ids, which are easily guessed
+        ids = tuple(rng.choice([5, 6, 7]) for _ in range(40))
+        loop.submit(number, Request(ids, 300, sequential=True), 1)
+    for _ in range(25):
+        list(loop.round())
+    shared = tuple(rng.randrange(256) for _ in range(70))
+    asks = [Ask((*shared, *(rng.randrange(256) for _ in range(20)))) for _ in range(5)]
+    loop.submit(9, request_of(asks, dataclasses.replace(template(0, 1.0), scored=False)), 1)
+    run, had_drafts = loop._run, []
+
+    def fitting(steps: int) -> None:
+        had_drafts.append(bool(jnp.any(loop._state.drafts.count > 0)))
+        assert rows_needed(loop._state, spec) <= spec.sizes[-1]
+        run(steps)
+
+    monkeypatch.setattr(loop, "_run", fitting)
+    for _ in range(4):
+        list(loop.round())
+    assert any(had_drafts)
+    assert len(loop.running) == 3
 
 
 def test_what_does_not_fit_is_refused():

@@ -31,6 +31,7 @@ from pasta_jax.preference.stage import open_stage, read_prompts
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.adapter import describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.settings import AdapterSettings
 from tests.annotate.test_form import plain
 from tests.helpers.models import babbler
@@ -240,6 +241,14 @@ def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
     assert "| Pasta-SFT |" in (folder / "sweep/results.md").read_text()
 
 
+def test_samples_are_of_the_models_own_distribution(config, folder):
+    stage = open_stage(config, folder / "unused")
+    own = Defaults(top_k=20, top_p=0.8, min_p=0.1, repetition_penalty=1.1)
+    request = template(dataclasses.replace(stage, sft=dataclasses.replace(stage.sft, defaults=own)), 1.0, 0, False)
+    rules = request.rules
+    assert (rules.top_k, rules.top_p, rules.min_p, rules.repetition_penalty) == (0, 1.0, 0.0, 1.0)
+
+
 def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, monkeypatch):
     """The model takes two fifths of the baseline's time however slow the machine is; the first round compiles."""
     calls = []
@@ -300,6 +309,19 @@ def test_prompts_of_a_source_are_divided_by_their_hash(chosen, tmp_path, capsys)
     assert "pairs, left out: {'duplicate prompt': 1}\n" in capsys.readouterr().err
 
 
+def test_prompts_of_a_file_are_the_same_however_its_path_is_spelled(chosen, tmp_path, monkeypatch):
+    lines = "".join(json.dumps({"prompt": f"What is {n} plus {n}?"}) + "\n" for n in range(60))
+    (tmp_path / "prompts.jsonl").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+    of_file = {"records": "", "prompt_words": (1, 9)}
+    here, there = (
+        read_prompts(changed(chosen(1), prompts=of_file | {"file": path}))
+        for path in ("prompts.jsonl", str(tmp_path / "prompts.jsonl"))
+    )
+    assert here == there
+    assert here[0][0].origin == "prompts.jsonl: line 1"
+
+
 @pytest.mark.slow
 def test_prompts_of_a_file_are_judged_beside_the_baselines_answer_alone(config, folder, monkeypatch):
     monkeypatch.setattr("pasta_jax.data.sources.evaluation_prompts", set)
@@ -323,6 +345,7 @@ def test_prompts_of_a_file_are_judged_beside_the_baselines_answer_alone(config, 
         ({"prompts": {"toy_seed": 0}}, "held out"),
         ({"model": {"path": ""}}, r"config\.model\.path"),
         ({"model": {"policy": "constant"}}, "constant"),
+        ({"decoding": {"draft": "drafter"}}, "a model in training has none"),
     ],
 )
 def test_invalid_settings_are_refused_before_anything_is_sampled(config, folder, changes, message):

@@ -23,6 +23,7 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers import models
 from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.drafters import fitted
 from tests.helpers.models import UNTIED, trained
 
 needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="needs a C++ compiler")
@@ -149,6 +150,17 @@ def test_mixed_lanes_are_answered_as_by_each_adapter_alone(form, folders):
                 assert_told(result, next(expected), 1e-6 if form in ("panels", CODED) else 1e-4)
     assert any(len(result.trace.closed) > 1 for result in mixed)
     assert len({told(result)[0][0] for result in mixed}) > 3
+
+
+@pytest.mark.slow
+def test_a_drafter_guesses_beside_adapters_and_changes_no_answer(folders):
+    model, _ = with_adapters(fitted(base(), np.arange(0, TOKENIZER.model_vocab, 2)), named(folders, "one", "two"))
+    asked = [dataclasses.replace(request, scored=False) for request in requests(12, 2)]
+    plain, drafted = (generate(model, asked, dataclasses.replace(PACKED, draft=draft)) for draft in ("off", "drafter"))
+    ended = [pair for pair in zip(plain, drafted, strict=True) if pair[0].finish_reason == "stop"]
+    assert len(ended) > 2
+    for one, other in ended:
+        assert one.trace.linear_ids() == other.trace.linear_ids()
 
 
 def saved(folder, seed: int, rank: int, targets: tuple[str, ...], positions: Positions | None = SHARED) -> None:

@@ -46,7 +46,7 @@ constexpr int VECTORS = PANEL / LANES;
 // Whether all sums of a group stay in 16 bits.
 template <Kind KIND, Form FORM>
 constexpr bool IS_SHORT = KIND == NIBBLES && FORM == QUADS && !HAS_VNNI;
-constexpr int64_t SHORT = 2 * STEP;  // such a group, at most: 15 * 128 * 8 per sum
+constexpr int64_t SHORT = 2 * STEP;  // such a group, at most: 16 products, 15 * 128 each, per sum
 
 TARGET TOGETHER Integers repeated(int32_t one) { return (Integers)OF_WIDTH(set1_epi32)(one); }
 

@@ -17,7 +17,7 @@ inline Processor processor() {
     return std::all_of(bits.begin(), bits.end(), [=](int bit) { return word >> bit & 1; });
   };
   if (!__get_cpuid_count(1, 0, &a, &b, &c, &d) || !all(c, {12, 27, 28, 29})) return {};
-  __asm__("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));  // the registers that the system saves
+  __asm__ __volatile__("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));  // the registers that the system saves
   if (!all(saved, {1, 2}) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !all(b, {5})) return {};
   __get_cpuid_count(7, 1, &more, &upper, &upper, &upper);
   const bool has_512 = all(saved, {5, 6, 7}) && all(b, {16, 17, 30, 31});

@@ -49,6 +49,19 @@ def test_so_they_are_beside_rows_that_filter(others):
         np.testing.assert_array_equal(*both(3 * rng.standard_normal((4, 500)), temperature_N, number, **others))
 
 
+def test_a_neighbour_that_filters_decides_no_near_tie():
+    count, temperature = 20_000, np.float32(0.7)
+    rules = rules_of(np.full(count, temperature))
+    key_N = jax.vmap(lambda seed: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), 0))(rules.seed)
+    noise_Nx2 = np.asarray(jax.vmap(lambda key: jax.random.gumbel(key, (2,)))(key_N), np.float64)
+    first_N = 3 * np.random.default_rng(0).standard_normal(count).astype(np.float32)
+    second_N = (first_N + temperature * (noise_Nx2[:, 0] - noise_Nx2[:, 1])).astype(np.float32)  # as likely to the bit
+    logits_Nx2, zeros_N = np.stack([first_N, second_N], axis=1), jnp.zeros(count, jnp.int32)
+    filtering = dataclasses.replace(rules, top_k=rules.top_k.at[0].set(2))
+    alone, beside = (_draw(logits_Nx2, one, zeros_N, zeros_N, None, True) for one in (rules, filtering))
+    np.testing.assert_array_equal(alone[1:], beside[1:])
+
+
 def test_so_they_are_of_some_ids():
     rng, temperature_N = np.random.default_rng(1), np.full(8, 0.8)
     ids_V = jnp.asarray(np.sort(rng.choice(49_152, 700, replace=False)).astype(np.int32))
