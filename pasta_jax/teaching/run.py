@@ -46,6 +46,7 @@ from pasta_jax.teaching.stages import (
 )
 from pasta_jax.train import sft
 
+FEW = 100  # records; 22 made SmolLM2 worse without a fork, 265 taught Qwen (docs/YOUR_MODEL.md)
 Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
 
 
@@ -115,6 +116,11 @@ def perform(stage: Stage, watch: Watch) -> bool:
                 if not summary.kept:
                     raise PastaError(
                         f"{stage.flags['output']}: no record was kept; refused.jsonl there says why of each"
+                    )
+                if summary.kept < FEW:
+                    say(
+                        f"{summary.kept} records are few: the adapter may harm the model and not fork; name more "
+                        "prompts, or raise config.answers.samples"
                     )
         case "sft":
             with watch() as stopping:
