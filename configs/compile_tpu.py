@@ -50,7 +50,7 @@ def smollm2_135m() -> CompileSettings:
 
 
 def all() -> CompileSettings:
-    """Three sizes, decoding and training; hours."""
+    """Three sizes, decoding and training; an hour on two CPU cores."""
     return CompileSettings(
         ("gemma_2b", "gemma_7b", "gemma2_27b"),
         programs=("run", "prefill", "sft", "preference"),

@@ -7,7 +7,7 @@ r"""Measure a trained model, and its speed relative to its baseline's own answer
 Variants of the toy task: toy (its held-out problems; the models are those of `launch.sft --config=configs/sft.py:toy`,
 the baseline with --config.strip_tags=True) and tiny (four problems, in seconds, for the models of configs/sft.py:tiny).
 They print shares of exact answers, forks, speedups, and how much exactness remains when a rule of decoding is broken
-(docs/RESULTS.md shows one). toy takes two minutes on two CPU cores.
+(docs/TOY.md shows one). toy takes two minutes on two CPU cores.
 
 Variants on ordinary prompts: alpaca (AlpacaEval's 805), mt_bench (80, both turns) and ifeval (541, with its rules) have
 five systems on SmolLM2: the adapter that forks, the same with tags forbidden, the baseline, and Skeleton-of-Thought

@@ -1,4 +1,4 @@
-r"""Fill in the fields of a JSON schema for every text of a file: all fields of a text at a time, each as a thread.
+r"""Fill in the fields of a JSON schema for every text of a file: all fields of a text in parallel, each as a thread.
 
     python -m launch.fill --config=configs/fill.py:qwen2_5_coder_1_5b --schema=person.json \
         --prompts_file=texts.jsonl --output=out.jsonl

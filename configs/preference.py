@@ -10,7 +10,7 @@ resume a killed run. During training, Ctrl-C and SIGTERM save a checkpoint first
 (and adapter/) and report.json; stdout with a table, its last line one JSON object.
 
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
-docs/RESULTS.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
+docs/TOY.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
 and .model), pasta (pasta_sft, trained further: docs/results/adapters.md has the commands that make it and the records
 that --config.prompts.records needs; the judge `checked`; on two CPU cores an hour, and 20 minutes for each
 further weight, as samples and verdicts are reused), qwen (Qwen2.5-Coder-1.5B with its adapter, beside the model as it

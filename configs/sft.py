@@ -12,7 +12,7 @@ Variants:
 
 tiny          the toy task at its smallest: under a minute on two CPU cores; everything runs, little is learnt
 toy           the toy task: five minutes on two CPU cores; afterwards nearly all answers that can be forked are, and 97
-              to 100% of the held-out answers are byte-exact, depending on the seed (docs/RESULTS.md)
+              to 100% of the held-out answers are byte-exact, depending on the seed (docs/TOY.md)
 smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that launch.annotate wrote>. On two CPU cores
               a step of 2 rows of 512 tokens takes about 8 s and 5 GB, so it is meant for accelerators. For a first try:
 

@@ -16,9 +16,8 @@ class PromptsSettings:
     file: str = ""  # JSON lines with prompt or instruction; empty: our own (data/in_parts.jsonl) and `sources`
     sources: str = "alpaca_rows,preferences"  # packaged sets with stated terms; left out where they aren't installed
     count: Positive = 600
-    parts: Share = (
-        0.75  # share of prompts that ask for a list, steps or several parts; the others teach when not to fork
-    )
+    # Share of prompts that ask for a list, steps or several parts; the others teach when not to fork.
+    parts: Share = 0.75
     held_out: Count = 40  # further prompts, which are never trained on, to evaluate with
 
 

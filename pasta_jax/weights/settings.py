@@ -17,8 +17,8 @@ class ModelSource:
     preset: str = ""  # a known architecture; empty: any that `path` holds
     # GGUF file, Hugging Face folder or id, as org/name, or a workdir of launch.sft; empty: weights from a package
     path: str = ""
-    adapter: str = ""  # pasta, baseline_sft, a workdir of launch.sft or its adapter/, or an id on the Hub; empty: none
-    drafter: str = ""  # for decoding.draft=drafter: pasta, for this adapter, or a workdir of launch.train_drafter
+    adapter: str = ""  # a name in checkpoints/, a workdir of launch.sft, its adapter/, or an id on the Hub; empty: none
+    drafter: str = ""  # for decoding.draft=drafter: pasta, qwen2_5_coder_1_5b, or a workdir of launch.train_drafter
     policy: str = ""  # position policy; empty: the model's own (any other is refused)
     constant: Distance = 40  # positions per chunk under the policy `constant`
     # To decode: float32, bfloat16 (on one CPU, of the matrices), `platform` (float32 on a CPU, bfloat16 elsewhere), q8
