@@ -7,8 +7,8 @@
 
 Two models' answers to a question are compared by the difference of the log-odds with which GPT-4 preferred each to the
 same reference. All questions are divided into parts (five, or two); the judge of a part is trained on the others, and
-never on answers of 20 models, which all figures are about. alpaca_eval's data are under CC BY-NC 4.0, and so is what is learnt
-from them: keep the judges to research. Rerun the command to resume.
+never on answers of 20 models, which all figures are about. alpaca_eval's data are under CC BY-NC 4.0, and so is what is
+learnt from them: keep the judges to research. Rerun the command to resume.
 
 Variants: smollm2, qwen (Qwen2.5-Coder-1.5B, for an accelerator: some three minutes a judge on one H100), tiny (a few
 pairs, to see that it works).
