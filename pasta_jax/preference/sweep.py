@@ -200,6 +200,8 @@ def points(settings: SweepSettings) -> list[dict[str, Value]]:
     fields, choices = settings.fields, settings.choices
     if len(fields) != len(choices) or not fields:
         raise PastaError(f"config.choices: {len(choices)} lists for {len(fields)} fields; set one list for each field")
+    if not settings.base.evaluate.count:
+        raise PastaError("config.base.evaluate.count is 0: a sweep compares models; set how many prompts are held out")
     match settings.mode:
         case "grid":
             if math.prod(map(len, choices)) > MOST_RUNS:

@@ -126,6 +126,11 @@ def test_commands_do_one_run_each(tmp_path, monkeypatch):
         sweep.run_point(chosen, workdir, "none")
 
 
+def test_a_sweep_without_held_out_prompts_is_refused():
+    with pytest.raises(PastaError, match=r"^config\.base\.evaluate\.count is 0: a sweep compares models"):
+        sweep.points(changed(sweep_config.toy_seeds(), base={"evaluate": {"count": 0}}))
+
+
 def test_points_are_a_grid_or_a_zip():
     config = sweep_config.toy_seeds()
     assert len(sweep.points(config)) == 15
