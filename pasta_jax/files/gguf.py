@@ -8,6 +8,7 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -105,9 +106,13 @@ class GGUF:
             raise PastaError(f"{path}: {error.strerror}; use a readable GGUF file") from error
         return cls(path, *_Header(path, mapped).parse(), mapped)
 
-    def section(self, prefix: str, cls: type[Section]) -> Section:
-        """The metadata whose keys begin with `prefix` as a type: the fields that it names, with their ranges."""
+    def section(self, prefix: str, cls: type[Section], absent: Collection[str] = ()) -> Section:
+        """The metadata whose keys begin with `prefix` as a type: the fields that it names, with their ranges.
+
+        `absent`: keys that are left out where they state 0.
+        """
         values = {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
+        values = {key: value for key, value in values.items() if key not in absent or np.any(value)}
         arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
         plain = values | {key: "an array" if len(one) > _LONG else one.tolist() for key, one in arrays.items()}
         return typed(plain, cls, f"{self.path}: metadata {prefix[:-1]}", "convert the model again")

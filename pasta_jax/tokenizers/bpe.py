@@ -69,7 +69,7 @@ class Split(Struct, frozen=True, tag=True, tag_field="type"):
     """Cut around a pattern."""
 
     pattern: Pattern
-    behavior: Literal["Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
+    behavior: Literal["Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous", "Removed"]
     invert: bool = False
 
 
@@ -136,6 +136,8 @@ def read(path: Path) -> File:
     for cut in cuts:
         if isinstance(cut, Split) and ((cut.pattern.Regex is None) == (cut.pattern.String is None)):
             raise PastaError(f"{path}: pre_tokenizer: a pattern is either Regex or String; {FIX}")
+        if isinstance(cut, Split) and cut.behavior == "Removed" and not cut.invert:
+            raise PastaError(f"{path}: pre_tokenizer: drops the text that it cuts out; {FIX}")
         if isinstance(cut, Split) and cut.pattern.Regex is not None and not takes_bounded_time(cut.pattern.Regex):
             raise PastaError(f"{path}: pre_tokenizer: pattern {cut.pattern.Regex!r} may take forever; {FIX}")
     return file

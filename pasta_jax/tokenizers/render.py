@@ -10,6 +10,7 @@ import resource
 import sys
 from typing import Any
 
+from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS, BYTES = 5, 1 << 30
@@ -25,13 +26,24 @@ def as_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, **how)
 
 
+class Generation(Extension):
+    """{% generation %} … {% endgeneration %}, which marks what is learnt from in transformers: its content, here."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> Any:
+        """What stands between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def main() -> None:
     """Answer the request on standard input."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
     asked = json.load(sys.stdin)
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: f"{datetime.date.today():{form}}"}
     environment.filters["tojson"] = as_json

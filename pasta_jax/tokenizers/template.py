@@ -25,6 +25,9 @@ MOST_RENDERED = 1 << 16  # characters of a short conversation
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # Messages that no template has: their places in the rendered text are those of the messages.
 _SYSTEM, *_TEXTS = (f"qzx{letter}xzq" for letter in "sabcde")
+_PADDED = "\n\t{}\t\n"
+END_OF_THOUGHT = "</think>"
+THOUGHT = f"<think>\nqzxtxzq\n{END_OF_THOUGHT}\n\n"  # as models write it before an answer
 _ROLES = ("user", "assistant", "user", "assistant", "user")
 _TURNS = list(zip(_ROLES, _TEXTS, strict=True))
 _PROBES = (
@@ -32,8 +35,9 @@ _PROBES = (
     _TURNS[:1],
     [("system", _SYSTEM), *_TURNS],
     [("system", _SYSTEM), *_TURNS[:1]],
-    [(role, f" {text}\n") for role, text in _TURNS],
-    [("system", f" {_SYSTEM}\n"), *_TURNS[:1]],
+    [(role, _PADDED.format(text)) for role, text in _TURNS],
+    [("system", _PADDED.format(_SYSTEM)), *_TURNS[:1]],
+    [(role, f"{THOUGHT}{text}" if role == "assistant" else text) for role, text in _TURNS],
 )
 
 
@@ -64,7 +68,9 @@ class Template:
     to_assistant: str  # between a question and its answer
     to_user: str  # between an answer and the next question
     opening: str  # after the last question
-    strips: frozenset[str]  # the roles whose texts lose the whitespace around them
+    strips: frozenset[tuple[str, str]]  # roles whose texts lose whitespace, with the function of str that it takes
+    # Whether earlier answers lose what was thought before them, and what is then stripped from their beginning.
+    forgets: str | None = None
 
     def parts(self, messages: Sequence[tuple[str, str]]) -> list[tuple[bool, str]]:
         """The conversation up to the assistant's opening, as (is the template's, text)."""
@@ -77,12 +83,18 @@ class Template:
                     "a system message: the model's template has no place for one before questions; drop it"
                 )
             (before, after), text = self.system, messages[0][1]
-            parts = [(True, before), (False, text.strip() if "system" in self.strips else text), (True, after)]
+            parts = [(True, before), (False, self._shown("system", text)), (True, after)]
             messages = messages[1:]
-        stripped = [(role, text.strip() if role in self.strips else text) for role, text in messages]
-        for role, text in alternating(stripped):
+        for role, text in alternating([(role, self._shown(role, text)) for role, text in messages]):
             parts += [(False, text), (True, self.to_assistant if role == "user" else self.to_user)]
         return [*parts[:-1], (True, self.opening)]
+
+    def _shown(self, role: str, text: str) -> str:
+        if self.forgets is not None and role == "assistant" and END_OF_THOUGHT in text:
+            text = text.rpartition(END_OF_THOUGHT)[2].lstrip(self.forgets)
+        for _, how in (one for one in self.strips if one[0] == role):
+            text = getattr(text, how)()
+        return text
 
 
 def learned(source: str, tokens: Mapping[str, str], family: Family, place: str) -> Template | None:
@@ -103,21 +115,36 @@ def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, p
         "".join(part for _, part in conversation(family, messages)) == text for messages, text in probes
     ):
         return None
-    plain, _, *with_system, padded, padded_system = texts
+    plain, _, *with_system, padded, padded_system, thoughtful = texts
     start, to_assistant, to_user, *_, opening = _around(plain, _TEXTS, place)
-    strips = {role for role, text in _TURNS[:2] if f" {text}\n" not in padded}
+    strips = {(role, how) for role, text in _TURNS[:2] if (how := _stripped(text, padded))}
     system = None
     # Mistral's older templates place it in the last question, where it would move with every turn: no place, for us.
-    if None not in (*with_system, padded_system) and with_system[0].find(_SYSTEM) < with_system[0].find(_TEXTS[0]):
+    # Others drop it.
+    shows = None not in (*with_system, padded_system) and all(_SYSTEM in text for text in (*with_system, padded_system))
+    if shows and with_system[0].find(_SYSTEM) < with_system[0].find(_TEXTS[0]):
         before, after, *_ = _around(with_system[0], [_SYSTEM, *_TEXTS], place)
         system = before, after
-        strips |= {"system"} if f" {_SYSTEM}\n" not in padded_system else set()
-    template = Template(start, system, to_assistant, to_user, opening, frozenset(strips))
+        strips |= {("system", how)} if (how := _stripped(_SYSTEM, padded_system)) else set()
+    forgets = None
+    if thoughtful is not None and THOUGHT not in thoughtful:
+        forgets = "" if f"\n\n{_TEXTS[1]}" in thoughtful and f"\n\n{_TEXTS[1]}" not in plain else "\n"
+    template = Template(start, system, to_assistant, to_user, opening, frozenset(strips), forgets)
     for messages, text in probes:
         is_asked = system is not None or messages[0][0] != "system"
         if is_asked and "".join(part for _, part in template.parts(messages)) != text:
             raise PastaError(f"{place}: it does more than to place messages between fixed texts; simplify it")
     return template
+
+
+def _stripped(text: str, rendered: str) -> str:
+    """The function of str that a template has applied to a padded text; empty: none."""
+    before, after = _PADDED.split("{}")
+    if before + text + after in rendered:
+        return ""
+    if before + text in rendered:
+        return "rstrip"
+    return "lstrip" if text + after in rendered else "strip"
 
 
 def _around(text: str, messages: Sequence[str], place: str) -> list[str]:

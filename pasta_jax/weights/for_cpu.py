@@ -26,6 +26,7 @@ from pasta_jax.models.parameters import (
     table_names,
     vector_names,
 )
+from pasta_jax.progress import say
 from pasta_jax.weights.family import GGUF, Family
 from pasta_jax.weights.lazy import places_of, split_rows
 
@@ -36,6 +37,9 @@ CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 def is_for_kernels(params: Params) -> bool:
     """Whether parameters are in panels already."""
     return not is_stacked(params) and holds_panels(params["layers"][0]["out"])
+
+
+PLAIN_FORMATS = ("F32", "F16", "BF16")
 
 
 def by_columns(params: Params) -> Params:
@@ -70,6 +74,12 @@ def in_blocks(
     """
 
     places = functools.cache(functools.partial(places_of, GGUF, family))
+    kept = {*quantized.FORMATS, *PLAIN_FORMATS}
+    others = [one for one in gguf.tensors.values() if len(one.shape) > 1 and one.format.name not in kept]
+    if others:
+        names = ", ".join(sorted({one.format.name for one in others}))
+        gb = 4e-9 * sum(math.prod(one.shape) for one in others)
+        say(f"{gguf.path}: {names}: held as float32, {gb:.1f} GB; a file in Q4, Q5, Q6 or Q8 stays as small as it is")
 
     def rows_of(counts: dict[str, int], at: np.ndarray) -> Blocks:
         """Some rows of tensors that lie one under another, of so many rows each; zeros beyond them."""

@@ -38,7 +38,7 @@ def read_defaults(folder: Path) -> Defaults | None:
     names = ALWAYS + SAMPLED if file.do_sample else ALWAYS
     stated = vars(file.pasta_jax or _Section()) | {name: getattr(file, name) for name in names}
     stated = {name: value for name, value in stated.items() if value is not None}
-    unstated = {"temperature": 1.0} if file.do_sample else {}  # as in Hugging Face's tools
+    unstated = {"temperature": 1.0} if file.do_sample else {}  # as in Hugging Face's tools, whose top_k would be 50
     return Defaults(**(unstated | stated))
 
 

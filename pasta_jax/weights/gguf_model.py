@@ -65,7 +65,7 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
     embed, head = (family.tensor(GGUF, name) for name in ("embed", "head"))
     if embed not in gguf.tensors:
         raise PastaError(f"{path}: no tensor {embed}; {_AGAIN}")
-    file = gguf.section(f"{kind}.", _Metadata)
+    file = gguf.section(f"{kind}.", _Metadata, ("attention.sliding_window", "expert_count"))
     if file.scaling not in ("none", "linear", "longrope", "yarn"):
         raise PastaError(
             f"{path}: unsupported rope scaling {file.scaling!r}; use the Hugging Face folder of this model instead"

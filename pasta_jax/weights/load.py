@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from pasta_jax.weights.lazy import Deferred, params_of, read_now
 from pasta_jax.weights.model import BLOCKS, Model
 from pasta_jax.weights.prepare import decodes_codes, on_device
 
+_FIRST = re.compile(rb'"prepend_scheme":\s*"first"')
 PACKAGED = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_1_5b")  # presets whose weights a package ships
 
 
@@ -158,9 +160,13 @@ def rows_for(config: TransformerConfig, tokenizer: Tokenizer, path: Path) -> int
 
 
 def tokenizer_file(folder: Path) -> Path:
-    """The tokenizer in a Hugging Face folder; a tokenizer.model lacks what was added to it later."""
-    names = "tokenizer.model", "tokenizer.json"
-    for name in reversed(names) if (folder / "added_tokens.json").is_file() else names:
+    """The tokenizer in a Hugging Face folder; a tokenizer.model lacks what was added to it later.
+
+    It doesn't say either that a blank stands before a text's first piece alone, not after control pieces, as Mistral's.
+    """
+    names, newer = ("tokenizer.model", "tokenizer.json"), folder / "tokenizer.json"
+    is_first = newer.is_file() and _FIRST.search(newer.read_bytes()) is not None
+    for name in reversed(names) if is_first or (folder / "added_tokens.json").is_file() else names:
         if (folder / name).is_file():
             return folder / name
     raise PastaError(f"{folder}: neither tokenizer.model nor tokenizer.json; copy the model's tokenizer there")

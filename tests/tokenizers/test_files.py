@@ -45,6 +45,10 @@ REFUSED = {
         lambda: changed(BPE, pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated"}),
         "pattern '.*' may take forever",
     ),
+    "removed": (
+        lambda: changed(BPE, pre_tokenizer={"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"}),
+        "drops the text that it cuts out",
+    ),
     "many rows": (
         lambda: changed(BPE, model=json.loads(BPE)["model"] | {"vocab": {"a": 10**12}}),
         r"model.vocab\[...\]: expected `int` <= 1048575",
@@ -118,6 +122,18 @@ def test_unsupported_files_are_refused_in_one_line(tmp_path, case):
     assert str(caught.value).startswith(f"{tmp_path / 'file'}: ")
     assert "\n" not in str(caught.value)
     assert "; " in str(caught.value)  # the fix
+
+
+def test_cuts_that_keep_what_they_match_are_isolated_ones(tmp_path):
+    texts = "a b", "  Größe 123\n\n", "it's 数"
+    ids = []
+    for how in ({"behavior": "Isolated"}, {"behavior": "Removed", "invert": True}):  # as OLMo 2's file has it
+        cut = {"type": "Split", "pattern": {"Regex": r"\s+|\w+|[^\s\w]+"}, **how}
+        last = json.loads(BPE)["pre_tokenizer"] | {"use_regex": False}
+        path = tmp_path / f"{how['behavior']}.json"
+        path.write_bytes(changed(BPE, pre_tokenizer={"type": "Sequence", "pretokenizers": [cut, last]}))
+        ids.append([load_tokenizer(path).encode(text) for text in texts])
+    assert ids[0] == ids[1]
 
 
 def test_absent_files_are_refused(tmp_path):

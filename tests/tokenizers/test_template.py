@@ -149,6 +149,41 @@ def test_ids_are_those_of_transformers(tmp_path, source, form):
     assert ours.jinja == source
 
 
+# Qwen 3 and R1 forget what was thought; others strip, mark what is learnt from, or have their own system message.
+_ANSWER = (
+    "{%% if m['role'] == 'assistant' and '</think>' in text %%}"
+    "{%% set text = text.split('</think>')[-1]%s %%}{%% endif %%}"
+)
+_SHOWN = CHATML.replace("%}{{ '<|im", "%}{% set text = m['content'] %}{{ '<|im", 1).replace("m['content'] +", "text +")
+UNUSUAL = {
+    "forgets": _SHOWN.replace("{{", _ANSWER % ".lstrip('\n')" + "{{", 1),
+    "forgets, and keeps breaks": _SHOWN.replace("{{", _ANSWER % "" + "{{", 1),
+    "strips": CHATML.replace("m['content']", "(m['content'].rstrip() if m['role'] == 'system' else m['content'])"),
+    "marks": CHATML.replace("{{ '<|im_start|>' +", "{% generation %}{{ '<|im_start|>' +", 1).replace(
+        "'\n' }}{% endfor", "'\n' }}{% endgeneration %}{% endfor", 1
+    ),
+    "fixed": CHATML.replace("{% for", "{{ '<|im_start|>system\nOne.<|im_end|>\n' }}{% for", 1).replace(
+        "in messages %}", "in messages if m['role'] != 'system' %}", 1
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_what_templates_do_to_messages_is_learnt(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    ours = in_folder(tmp_path / "model", UNUSUAL[kind])
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "model")
+    turns = [("user", " Why?\n"), ("assistant", "<think>\nHm.\n</think>\n\nSo.\n"), ("user", "And </think>?")]
+    for messages in (turns, [("system", "  Be brief. \n"), *turns]):
+        if kind == "fixed" and len(messages) > len(turns):
+            with pytest.raises(PastaError, match="no place for one before questions"):
+                ours.chat(messages)
+            continue
+        asked = [{"role": role, "content": text} for role, text in messages]
+        assert ours.chat(messages) == theirs.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+    assert ("Hm." in ours.decode(ours.chat(turns))) == ("forgets" not in kind)
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_a_familys_own_template_is_recognised_however_it_is_written(family):
     source = jinja_template(family)

@@ -56,6 +56,11 @@ def test_olmo_3_files_state_the_whole_factor_of_yarn(tmp_path):
     assert (config.rope.amplitude, config.local_rope.base) == (1.25, 500_000.0)
 
 
+def test_a_window_of_0_is_none(tmp_path):
+    zeros = {"attention.sliding_window": np.uint32(0), "expert_count": np.uint32(0)}
+    assert in_gguf(tmp_path / "a.gguf", "phi3", "phi3", **zeros).window is None
+
+
 def test_gguf_files_whose_mlps_differ_are_refused(tmp_path):
     for kind, widths in (("llama", [64, 128, 64]), ("gemma4_text", [64] * 5 + [128])):
         architecture = families.of_kind(kind).kinds[1]

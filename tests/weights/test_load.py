@@ -23,7 +23,7 @@ from pasta_jax.weights.prepare import for_decoding
 from tests.helpers.gguf_models import GEMMA3, LLAMA, QWEN2, gguf_bytes
 from tests.helpers.models import uncached
 from tests.helpers.requires import requires_smollm2
-from tests.helpers.tiny_tokenizers import PREFIXED, fallback_json, train_sentencepiece
+from tests.helpers.tiny_tokenizers import PREFIXED, fallback_json, metaspace, train_sentencepiece
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +179,14 @@ def test_pieces_added_to_a_tokenizer_later_are_known(tmp_path):
     tokenizer = load_tokenizer(load.tokenizer_file(tmp_path))
     assert later.items() <= tokenizer.vocabulary.control.items()
     assert tokenizer.vocab_size == max(later.values()) + 1
+
+
+def test_a_blank_before_the_first_piece_alone_stands_in_the_newer_file(tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    (tmp_path / "tokenizer.json").write_text(fallback_json(metaspace("first")))
+    assert load.tokenizer_file(tmp_path).name == "tokenizer.json"
+    (tmp_path / "tokenizer.json").write_text(fallback_json(metaspace("always")))
+    assert load.tokenizer_file(tmp_path).name == "tokenizer.model"
 
 
 def test_a_folder_without_our_section_gets_fresh_tag_rows(tmp_path):
