@@ -1,8 +1,9 @@
 """Count the steps, lengths and means of an evaluation again, from its records: python -m tests.recount WORKDIR.
 
 It shares no code with pasta_jax, and knows only what docs/LANG.md says of the tags and of the clock. What it finds in
-answers-*.jsonl, timings.jsonl and likelihood.jsonl is compared with each record, and with every mean of report.json.
-Whether the parts of an answer are right is not counted again: the right answers stand in no file.
+answers-*.jsonl, timings.jsonl and likelihood.jsonl is compared with each record, and with the means of report.json. Not
+counted again: intervals, categories, what judges prefer, realised and throughput; repetition, rules, topics, leaks and
+malformed answers; and whether the parts of an answer are right, since the right answers stand in no file.
 """
 
 import json
@@ -10,6 +11,8 @@ import math
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+OTHERS = ("baseline", "skeleton", "unshared", "apar")  # systems of which PASTA's, tags forbidden, is not the same model
 
 
 def simulate(ids, threads, base):
@@ -101,13 +104,18 @@ def ratios(own, plain, ending):
         other, answered = plain.get(number, ({"text_tokens": 0}, None))
         if not (one["text_tokens"] and other["text_tokens"]):
             continue
-        speedup = other["critical_path"] / one["critical_path"]
-        for end in (ending, ending + ("_of_forked" if one["chunks"] else "_of_unforked")):
-            found["speedup" + end].append(speedup)
-            found["length_ratio" + end].append(other["critical_path"] / one["text_tokens"])
-        if record["finished"] and answered["finished"]:
-            found[f"speedup{ending}_of_stopped"].append(speedup)
+        both_end = record["finished"] and answered["finished"]
+        for end in endings(bool(one["chunks"]), both_end):
+            found["speedup" + ending + end].append(other["critical_path"] / one["critical_path"])
+            found["length_ratio" + ending + end].append(other["critical_path"] / one["text_tokens"])
     return found
+
+
+def endings(forks, both_end):
+    """What the names of the figures end with that an answer counts for."""
+    yield from ("", "_of_forked" if forks else "_of_unforked")
+    if both_end:
+        yield from ("_of_stopped", "_of_stopped_of_forked")[: 1 + forks]
 
 
 def nats_of(own, baseline):
@@ -118,11 +126,13 @@ def nats_of(own, baseline):
 
 
 def estimates_of(own, plain, untagged, realised):
-    """The means of one system's answers to a set, with how many each is of, by name."""
+    """The means of one system's answers to a set, with how many each is of, by name. `plain` may be empty."""
     values = ratios(own, plain, "") | ratios(own, untagged, "_over_untagged")
-    for one, _ in own.values():
-        for end in ("", "_of_forked" if one["chunks"] else "_of_unforked") if one["text_tokens"] else ():
-            values["parallelism" + end].append(one["text_tokens"] / one["critical_path"])
+    for number, (one, record) in own.items():
+        other, answered = (plain or own).get(number, ({"text_tokens": 0}, None))
+        if one["text_tokens"] and other["text_tokens"]:
+            for end in endings(bool(one["chunks"]), record["finished"] and answered["finished"]):
+                values["parallelism" + end].append(one["text_tokens"] / one["critical_path"])
     for number, value in realised.items():
         (one, _), (other, _) = own[number], plain[number]
         values["realised"].append(value)
@@ -202,6 +212,7 @@ def compare(folder):
     first = next(iter(report["sets"]))
     for (name, system), own in counts.items():
         plain, untagged = (counts.get((name, other), {}) for other in ("baseline", "untagged"))
+        untagged = {} if system in OTHERS else untagged
         means = estimates_of(own, plain, untagged, realised[system] if name == first else {})
         means |= nats_of(nats[system], nats["baseline"]) if name == first else {}
         stated = report["sets"].get(name, {}).get(system, {"estimates": {}, "figures": {}})

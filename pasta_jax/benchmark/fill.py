@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,7 +71,8 @@ def measure(settings: BenchmarkSettings, with_peers: bool) -> Report:
         if with_peers:
             ways |= stack.enter_context(llama_cpp(model, config))
         path = Path(config.records) if config.records else None
-        header = about | {"ways": list(ways)}
+        header = about | {"ways": list(ways), "machine": platform.machine(), "slots": config.slots}
+        header |= {f"options.{name}": value for name, value in dataclasses.asdict(config.options).items()}
         fix = "choose another config.fill.records"
         done = stack.enter_context(records.opened(path, header, Turns, lambda one: (one.facts, one.number), fix))
         for facts in config.facts:

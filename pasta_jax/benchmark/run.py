@@ -28,7 +28,6 @@ from pasta_jax.train import trainable
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb, step_runner
 from pasta_jax.weights.model import Model
-from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.rules import Rules
 from pasta_jax.weights.settings import AdapterSettings
 from pasta_jax.weights.source import load
@@ -185,7 +184,7 @@ def train(settings: BenchmarkSettings, with_peers: bool) -> Report:
     operations = flops_per_token(model.params, model.config, config.length, bool(config.rank)) * per_s["ours"]
     peak = peak_flops(jax.devices())
     return _about("train", model) | {
-        "dtype": str(platform_dtype().dtype),
+        "dtype": model.precision,
         **dataclasses.asdict(config),
         "ms_per_step": {name: round(ms) for name, ms in times.items()},
         "tokens_per_s": {name: round(tokens, 1) for name, tokens in per_s.items()},
@@ -205,7 +204,8 @@ def sampling(settings: BenchmarkSettings) -> Report:
     for lanes in config.lanes:
         decoding = DecodeConfig(lanes, config.rows, config.slots, ())
         chosen = prompts[: max(1, round(config.waves * lanes / config.count))]
-        list(sample(model, {0: prompts[0]}, 2, decoding, dataclasses.replace(request, max_tokens=2)))  # compiles
+        short = dataclasses.replace(request, max_tokens=2)
+        list(sample(model, dict(enumerate(chosen)), config.count, decoding, short))  # compiles
         began = time.perf_counter()
         samples = sample(model, dict(enumerate(chosen)), config.count, decoding, request)
         by_prompt = [answers for _, answers in track(samples, "prompts", len(chosen))]

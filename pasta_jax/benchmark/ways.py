@@ -5,6 +5,7 @@ A line is kept for each group of prompts that are asked at the same time, so tha
 
 import contextlib
 import dataclasses
+import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,8 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
     header = {
         "model": model.identity,
         "precision": model.precision,
-        "clients": config.clients,
-        "max_tokens": config.max_tokens,
+        "machine": platform.machine(),
+        **{name: getattr(config, name) for name in ("clients", "max_tokens", "rows", "widths", "packed", "slots")},
         "prompts": chosen.fingerprint,
     } | ({} if config.draft == "lookup" else {"draft": config.draft, "drafter": config.model.drafter})
     path = Path(config.log)
@@ -94,7 +95,7 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
                 if number in peers.missing:
                     peers.answer(number)
                 progress.add()
-        report = summary(list(kept.known.values())) | peers.report()
+        report = summary([kept.known[number] for number in range(len(groups)) if number in kept.known]) | peers.report()
     return {"benchmark": "ways", **header, **report}
 
 

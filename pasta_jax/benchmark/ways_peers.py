@@ -7,6 +7,7 @@ lengths, so that seconds compare by token of text.
 import contextlib
 import dataclasses
 import functools
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -70,7 +71,8 @@ def opened(config: WaysBenchmark, model: Model, prompts: Sequence[Sequence[int]]
     about = {"answers": "greedy, without the adapter, one at a time"}
     about |= {"precision": {"llama_cpp": BLOCKS if model.precision == BLOCKS else "float32", "transformers": "float32"}}
     header = {"model": config.model.preset, **about, "max_tokens": config.max_tokens}
-    header |= {"lookup": config.lookup, "prompts": fingerprint, "peers": names}
+    header |= {"lookup": config.lookup, "prompts": fingerprint, "peers": names, "slots": config.slots}
+    header |= {"machine": platform.machine()}
     path = log.with_name(f"{log.stem}_peers{log.suffix}")
     with contextlib.ExitStack() as stack:
         kept = stack.enter_context(records.opened(path, header, Turns, lambda turns: turns.number, FIX))
@@ -82,7 +84,11 @@ def opened(config: WaysBenchmark, model: Model, prompts: Sequence[Sequence[int]]
             found = {name: answers[name](prompts[number]) for name in [*names[turn:], *names[:turn]]}
             kept.add(Turns(number, {name: found[name] for name in names}))
 
-        yield Peers(frozenset(missing), answer, lambda: {"peers": about | summary(list(kept.known.values()), names)})
+        def report() -> dict[str, Any]:
+            some = [kept.known[number] for number in range(len(prompts)) if number in kept.known]
+            return {"peers": about | summary(some, names)}
+
+        yield Peers(frozenset(missing), answer, report)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,9 @@ def read_annotations(path: Path) -> list[Annotation]:
     rows = read_json(path, list[Annotation], most=MOST_BYTES, fix=_FIX)
     if not rows:
         raise PastaError(f"{path}: has no rows; {_FIX}")
+    names = {(row.generator_1, row.generator_2) for row in rows}
+    if len(names) > 1:
+        raise PastaError(f"{path}: of several pairs of systems: {sorted(names)}; pass one pair's")
     return rows
 
 

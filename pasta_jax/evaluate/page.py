@@ -121,7 +121,8 @@ def _beside_the_paper(evaluation: Evaluation, systems: dict[str, SystemReport]) 
     rows = [["", *COLUMNS, "LC win rate %"]]
     fitted, rated = evaluation.report.length_controlled, evaluation.report.annotations
     for system, report in systems.items():
-        is_rated = fitted is not None and rated.generator == interop.generator(system)
+        both = interop.generator(system), interop.generator("baseline")  # another reference is in the line below
+        is_rated = fitted is not None and (rated.generator, rated.reference) == both
         rows.append([*figure_row(system, report), f"{fitted.win_rate:.1f}" if is_rated else "—"])
     for one in PAPER:
         # The paper states no length ratio; it follows from the other two.
@@ -133,7 +134,8 @@ def _beside_the_paper(evaluation: Evaluation, systems: dict[str, SystemReport]) 
         "system's. It is the product of parallelism and length ratio, which is above 1 where answers are shorter than "
         "the baseline's. “Over itself untagged” is the speedup over the same model with tags forbidden. Realised "
         "speedup is the baseline's seconds over the system's, one prompt at a time in the same interpreter. LC win "
-        f"rate is GPT-4's preference over the baseline, length-controlled. The paper's setting: {SETTING}."
+        "rate is a judge's preference over the baseline, length-controlled; in the paper GPT-4's. "
+        f"The paper's setting: {SETTING}."
     )
     if timed := {one.prompts for one in evaluation.report.realised.values()}:
         text += f" Seconds and efficiency are of the first {max(timed)} prompts alone."
@@ -144,15 +146,24 @@ def _beside_the_paper(evaluation: Evaluation, systems: dict[str, SystemReport]) 
 
 def _length_and_forks(systems: dict[str, SystemReport]) -> Section:
     """Where the speedup comes from: answers that fork, and the others."""
-    kinds = {"": "all", "_of_forked": "that fork", "_of_unforked": "that don't"}
-    names = ("speedup", "parallelism", "length_ratio")
-    rows = [["", "answers", "prompts", *PRODUCT]]
+    kinds = {
+        "": "all",
+        "_of_stopped": "all, where both end",
+        "_of_forked": "that fork",
+        "_of_stopped_of_forked": "that fork, where both end",
+        "_of_unforked": "that don't",
+    }
+    names = ("speedup", "parallelism", "length_ratio", "speedup_over_untagged")
+    rows = [["", "answers", "prompts", *PRODUCT, COLUMNS[3]]]
     for system, report in systems.items():
         for ending, kind in kinds.items():
             found = [report.estimates.get(name + ending) for name in names]
             if system != "baseline" and found[0] is not None:
                 rows.append([SHOWN[system], kind, str(found[0].count), *map(cell, found)])
-    text = "Theoretical speedup over the baseline, of the answers that fork and of the others."
+    text = (
+        "Theoretical speedup over the baseline, of the answers that fork and of the others; and of prompts at which "
+        "both answers end by themselves: at the limit of tokens, an answer with forks has taken fewer steps."
+    )
     return Section("Speed apart from brevity", text, rows)
 
 

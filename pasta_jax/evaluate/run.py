@@ -93,7 +93,11 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
             options=tasks[0].template.recorded(),
             models={task.system: task.model.identity for task in tasks},
             sets=reports(answers, preferred, every, timings, likely),
-            realised={system: realised(timings, system) for system in answers if timings and system != "baseline"},
+            realised={
+                system: figures
+                for system in answers
+                if timings and system != "baseline" and (figures := realised(timings, system))
+            },
             throughput=together,
             annotations=interop.win_rate_of(annotations) if annotations else None,
             length_controlled=fitted,
@@ -197,7 +201,8 @@ def reports(
         for system, several in answers.items():
             own = [answer for answer in several if answer.prompts == name]
             seconds = speedups(timed, system) if timed and system != "baseline" else {}
-            ratios = summary.ratios(own, references, seconds)
+            beside = {ending: of for ending, of in references.items() if not ending or system in OF_MODEL}
+            ratios = summary.ratios(own, beside, seconds)
             if name == names[0] and system in likely:
                 ratios |= likelihood.compared(likely[system], likely["baseline"])
             if name == multipart.NAME:

@@ -62,21 +62,28 @@ def ratios(
     speedup over the baseline of the timed prompts, by number.
     """
     own = {answer.number: answer for answer in answers if answer.text_tokens}
-    found: Ratios = {"parallelism": {number: one.text_tokens / one.critical_path for number, one in own.items()}}
-    for ending, others in references.items():
-        plain = {answer.number: answer for answer in others if answer.text_tokens}
-        if any(plain[number].prompt != one.prompt for number, one in own.items() if number in plain):
-            raise ValueError("the reference answered other prompts")
+    known = {ending: {one.number: one for one in others if one.text_tokens} for ending, others in references.items()}
+    found: Ratios = {}
+
+    def add(name: str, values: dict[int, float], beside: Mapping[int, SystemAnswer]) -> None:
+        found[name] = values
+        # Without those that the limit cut off: a forked answer then took fewer steps than a sequential one.
+        ended = {number for number in values if own[number].finished and beside[number].finished}
+        found[f"{name}_of_stopped"] = {number: value for number, value in values.items() if number in ended}
+
+    beside = known.get("", own)  # the parts of a product are of the same prompts as the product
+    add("parallelism", {n: one.text_tokens / one.critical_path for n, one in own.items() if n in beside}, beside)
+    for ending, plain in known.items():
         both = {number: (one, plain[number]) for number, one in own.items() if number in plain}
-        speedup = {number: other.critical_path / one.critical_path for number, (one, other) in both.items()}
-        stopped = {number for number, (one, other) in both.items() if one.finished and other.finished}
-        found["speedup" + ending] = speedup
-        found["length_ratio" + ending] = {n: other.critical_path / one.text_tokens for n, (one, other) in both.items()}
-        found[f"speedup{ending}_of_stopped"] = {number: speedup[number] for number in speedup if number in stopped}
+        if any(one.prompt != other.prompt for one, other in both.values()):
+            raise ValueError("the reference answered other prompts")
+        steps = {number: other.critical_path for number, (_, other) in both.items()}
+        add("speedup" + ending, {number: steps[number] / own[number].critical_path for number in both}, plain)
+        add("length_ratio" + ending, {number: steps[number] / own[number].text_tokens for number in both}, plain)
     forked = {number for number, one in own.items() if one.chunks}
     for name, values in [*found.items()]:
+        found[f"{name}_of_forked"] = {number: value for number, value in values.items() if number in forked}
         if not name.endswith("_of_stopped"):
-            found[f"{name}_of_forked"] = {number: value for number, value in values.items() if number in forked}
             found[f"{name}_of_unforked"] = {number: value for number, value in values.items() if number not in forked}
     speedup = found.get("speedup", {})
     return found | {

@@ -82,6 +82,8 @@ class Task:
             "rows": self.config.rows,
             "slots": self.config.slots,
         }
+        if self.model.precision == "bfloat16":  # the identity says whether it is codes
+            about["precision"] = self.model.precision
         if self.config.draft != "off":  # which changes steps
             about["draft"] = self.config.draft
         if self.config.forks != "eager":  # likewise, and which keys a product adds first

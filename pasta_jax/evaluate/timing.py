@@ -74,11 +74,11 @@ def speedups(timings: Sequence[Timing], system: System) -> dict[int, float]:
     return {number: plain.seconds / own.seconds for number, (own, plain) in both.items()}
 
 
-def realised(timings: Sequence[Timing], system: System) -> Realised:
-    """The figures of a system's timings over the baseline's."""
+def realised(timings: Sequence[Timing], system: System) -> Realised | None:
+    """The figures of a system's timings over the baseline's; None if all timed answers are empty."""
     ratios = speedups(timings, system)
     if not ratios:
-        raise PastaError("config.timed: all timed answers are empty; time more prompts")
+        return None
     some = [timing for timing in timings if timing.number in ratios]
     forked = [timing for timing in some if timing.systems[system].chunks]
 
@@ -152,6 +152,7 @@ def _opened(
     path: Path, tasks: Sequence[Task], about: dict[str, Any], kind: type[Record], key: records.Key[Record]
 ) -> AbstractContextManager[Records[Record]]:
     """A file whose first line states what its records depend on."""
-    about = about | {"machine": platform.machine()}
+    config = tasks[0].config  # everyone's
+    about = about | {"machine": platform.machine(), "kernel": config.kernel, "prefill_chunk": config.prefill_chunk}
     about |= {f"{task.system}.{name}": value for task in tasks for name, value in task.depends_on().items()}
     return records.opened(path, about, kind, key, OTHER_WORKDIR)

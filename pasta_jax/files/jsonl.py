@@ -95,8 +95,10 @@ class JsonLines:
             self._file = path.open("ab")
         except OSError as error:
             raise PastaError(f"{path}: {error.strerror}; choose a writable folder") from None
-        self.lines = whole_lines(path)
-        self._file.truncate(sum(len(line) + 1 for line in self.lines))
+        content = path.read_bytes()
+        self.lines = content.split(b"\n")[:-1]
+        if content[-1:] not in (b"", b"\n"):  # else nothing is cut off: another process may be appending
+            self._file.truncate(content.rfind(b"\n") + 1)
 
     def append(self, value: object) -> bytes:
         """Write and return one line."""

@@ -88,6 +88,11 @@ def training_mesh(settings: TrainingMeshSettings) -> Mesh | None:
     return _mesh(data, settings.model, jax.devices(), FSDP if settings.fsdp else DATA)
 
 
+def devices_of(mesh: Mesh | None) -> list[jax.Device]:
+    """The devices of a mesh; without one, the device that is used."""
+    return jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
+
+
 def _mesh(data: int, model: int, devices: list[jax.Device], axis: str) -> Mesh | None:
     data = data or len(devices) // model
     return None if data == model == 1 else make_mesh(data, model, devices, axis)

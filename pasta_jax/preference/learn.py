@@ -13,7 +13,7 @@ from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
 from pasta_jax.files.workdir import claim
-from pasta_jax.models.sharding import mesh_of, shard_rows, to_decode_with, training_mesh
+from pasta_jax.models.sharding import devices_of, mesh_of, shard_rows, to_decode_with, training_mesh
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import example_of
 from pasta_jax.preference.log_probabilities import score_examples
@@ -116,7 +116,7 @@ def learn(
         flops_per_token=flops_per_token(
             stage.sft.params, stage.sft.config, train.lengths[-1], bool(settings.adapter.rank)
         ),
-        peak_flops=peak_flops(jax.devices()),
+        peak_flops=peak_flops(devices_of(training_mesh(settings.mesh))),
         probe=None,
         every=Intervals(log=settings.every.log, held_out=0, probe=0, save=settings.every.save),
     )

@@ -69,7 +69,7 @@ class RunReport:
     judge: str  # its kind
     judge_agreement: Agreement | None  # with preferences from a dataset; None: not measured
     judge_usage: Usage | None  # of a language model as judge, over all runs
-    without_verdict: dict[str, int] | None  # answers that it returned no verdict on, by reason
+    without_verdict: int  # sampled answers that it returned no verdict on
     rows: list[Row]
     no_pairs: str = ""  # why the last round had nothing to learn from, if so
 

@@ -18,6 +18,7 @@ from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.sample_on_ray import on_workers, write_for_workers
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
 from pasta_jax.progress import say, track
+from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import for_decoding
 
@@ -38,7 +39,7 @@ def template(stage: Stage, temperature: float, seed: int, sequential: bool) -> R
             raise PastaError(f"config.request.{name}: answers are sampled with config.sample.{name}; set that instead")
     # From the model's own distribution unless the config says otherwise: what is learned is a preference between its
     # answers, by their plain log-probabilities.
-    plain = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    plain = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "fork_bias": 0.0}
     own = dataclasses.replace(stage.sft.defaults, temperature=temperature, **plain)
     return decoding.template(request, own, sequential).with_rules(seed=seed)
 
@@ -48,6 +49,7 @@ def decode_inputs(stage: Stage, model: Model, prompts: Sequence[Pair], request: 
     return {
         "prompts": fingerprints.of_data([dataclasses.astuple(prompt) for prompt in prompts]),
         "request": request.recorded(),
+        "tokenizer": tokenizer_fingerprint(model.tokenizer),
         "decoding": dataclasses.asdict(stage.settings.decoding),
         "block": stage.settings.sample.block,
         "positions": dataclasses.asdict(positions_for(model)),

@@ -146,7 +146,8 @@ def states_of(
         if stopping():
             return None
         some = examples[start : start + TOGETHER]
-        path = folder / f"{start:06}-{fingerprint_of_examples(some)}.npy"  # of other answers none is read
+        # None is read of other answers, or of another model.
+        path = folder / f"{start:06}-{fingerprints.of_texts([model.fingerprint, fingerprint_of_examples(some)])}.npy"
         if not path.exists():
             with replacing(path) as part, part.open("wb") as file:
                 np.save(file, np.concatenate([of(example) for example in some]))
@@ -261,4 +262,4 @@ def _fit(
         name: tuple(round(result.metrics[f"held_out/{name}_{d}"], 4) for d in range(1, depth + 1))
         for name in ("right", "overlap")
     }
-    return Report(str(workdir), len(begins), **shares, known=round(known, 4))
+    return Report(str(workdir), sum(map(len, held_out or [begins_measured])), **shares, known=round(known, 4))

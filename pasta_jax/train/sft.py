@@ -17,7 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.workdir import claim
 from pasta_jax.models import transformer
 from pasta_jax.models.config import config_of
-from pasta_jax.models.sharding import training_mesh
+from pasta_jax.models.sharding import devices_of, training_mesh
 from pasta_jax.progress import doing, say
 from pasta_jax.runs import settings as run_config
 from pasta_jax.runs.checkpoint import git_revision, provenance
@@ -101,7 +101,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
         flops_per_token=flops_per_token(
             model.params, model.config, settings.data.lengths[-1], adapter=start.frozen is not None
         ),
-        peak_flops=peak_flops(jax.devices()),
+        peak_flops=peak_flops(devices_of(mesh)),
         probe=probe_of(settings, model, data.prompts),
         every=settings.every,
     )

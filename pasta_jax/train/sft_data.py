@@ -41,6 +41,8 @@ def read_data(settings: SftSettings, tokenizer: Tokenizer) -> Data:
     if settings.tree and (data.toy or settings.strip_tags or settings.positions.policy != "shared_start"):
         raise PastaError("config.tree: needs records, strip_tags False, and positions.policy shared_start")
     if data.toy:
+        if data.toy_seed == HELD_OUT:
+            raise PastaError(f"config.data.toy_seed {HELD_OUT}: its problems are held out; use another seed")
         train = toy_examples(settings, tokenizer, data.toy_seed, data.toy_count)
         held_out = toy_examples(settings, tokenizer, HELD_OUT, data.held_out)
         fingerprint = fingerprint_of_examples([*train, *held_out])

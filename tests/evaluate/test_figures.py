@@ -87,7 +87,11 @@ def test_speedup_is_parallelism_times_length_ratio():
     assert found["speedup"].value == pytest.approx((4.5 * 1.4 * 1) ** (1 / 3))
     assert found["parallelism"].value == pytest.approx((3 * 1 * 1.5) ** (1 / 3))
     assert found["speedup_of_stopped"].value == pytest.approx((4.5 * 1) ** (1 / 2))
+    assert found["speedup_of_stopped_of_forked"].value == pytest.approx((4.5 * 1) ** (1 / 2))
     assert found["length_ratio_over_untagged"].value == pytest.approx(1.5)
+    empty = [plain[0], answer(1), *plain[2:]]  # where the baseline says nothing, no part of the product counts
+    found = estimates(ratios(ours, {"": empty}, {}))
+    assert found["speedup"].value == pytest.approx(found["parallelism"].value * found["length_ratio"].value)
     with pytest.raises(ValueError, match="other prompts"):
         ratios(ours[:1], {"": [answer(0, "Who?")]}, {})
 

@@ -37,6 +37,10 @@ def test_the_win_rate_of_annotations(tmp_path):
 
 
 def test_annotations_that_cannot_be_read_are_refused(tmp_path):
+    rows = [dict(instruction="a", output_1="b", output_2="c", generator_2=name) for name in "de"]
+    (tmp_path / "annotations.json").write_text(json.dumps(rows))
+    with pytest.raises(PastaError, match=r"annotations\.json: of several pairs of systems"):
+        read_annotations(tmp_path / "annotations.json")
     with pytest.raises(PastaError, match=r"annotations\.json: has no rows"):
         read_annotations(annotations([], tmp_path))
     with pytest.raises(PastaError, match="no row has a preference"):

@@ -102,6 +102,7 @@ def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     }
     assert systems["untagged"].estimates["nats_over_baseline"].value == 0.0  # the same model, the same answers
     assert systems["untagged"].estimates["speedup_over_untagged"].value == 1.0
+    assert "speedup_over_untagged" not in systems["skeleton"].estimates  # which isn't the same model
     preferred = systems["skeleton"].judged["preferred, repetition"]
     by_category = [one["preferred, repetition"] for one in systems["skeleton"].categories.values()]
     assert preferred.count == sum(one.count for one in by_category) == 3

@@ -1,6 +1,7 @@
 """JSON lines: read with their places, in bounded memory; appended so that a cut at any byte loses one line at most."""
 
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +90,20 @@ def test_whole_lines_end_at_line_breaks_alone(tmp_path, content):
     assert jsonl.whole_lines(path) == []
     path.write_bytes(content.encode())
     assert jsonl.whole_lines(path) == content.encode().split(b"\n")[:-1]
+
+
+def test_what_another_process_appends_while_a_file_is_opened_stays(tmp_path, monkeypatch):
+    path, read = tmp_path / "lines.jsonl", Path.read_bytes
+    with jsonl.JsonLines(path) as first:
+        first.append(1)
+
+        def read_before_another_line(self: Path) -> bytes:
+            content = read(self)
+            first.append(2)
+            return content
+
+        monkeypatch.setattr(Path, "read_bytes", read_before_another_line)
+        with jsonl.JsonLines(path) as second:
+            assert second.lines == [b"1"]
+            second.append(3)
+    assert read(path) == b"1\n2\n3\n"

@@ -240,10 +240,11 @@ def test_a_sweep_ends_in_a_table_and_a_plot(config, whole, folder):
 
 def test_samples_are_of_the_models_own_distribution(config, folder):
     stage = open_stage(config, folder / "unused")
-    own = Defaults(top_k=20, top_p=0.8, min_p=0.1, repetition_penalty=1.1)
+    own = Defaults(top_k=20, top_p=0.8, min_p=0.1, repetition_penalty=1.1, fork_bias=3.0)
     request = template(dataclasses.replace(stage, sft=dataclasses.replace(stage.sft, defaults=own)), 1.0, 0, False)
     rules = request.rules
     assert (rules.top_k, rules.top_p, rules.min_p, rules.repetition_penalty) == (0, 1.0, 0.0, 1.0)
+    assert rules.fork_bias == 0.0
 
 
 def test_realised_speedup_does_not_depend_on_the_machines_drift(config, folder, monkeypatch):

@@ -188,6 +188,7 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
     [
         ({"train__epochs": 3}, "set either steps or epochs"),
         ({"data__toy": ""}, "set either records="),
+        ({"data__toy_seed": 0}, r"config\.data\.toy_seed 0: its problems are held out"),
         ({"data__lengths": (8,)}, "fits into 8 tokens"),
         ({"positions__policy": "late"}, "unknown position policy 'late'"),
         ({"mesh__model": 3}, "mesh .*choose data and model with this product"),
