@@ -10,13 +10,13 @@ resume a killed run. During training, Ctrl-C and SIGTERM save a checkpoint first
 (and adapter/) and report.json; stdout with a table, its last line one JSON object.
 
 Variants: tiny (a few prompts, to see that everything works), toy (the toy task; five minutes on two busy CPU cores;
-docs/TOY.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url
-and .model), pasta (pasta_sft, trained further: docs/results/adapters.md has the commands that make it and the records
-that --config.prompts.records needs; the judge `checked`; on two CPU cores an hour, and 20 minutes for each
-further weight, as samples and verdicts are reused), qwen (Qwen2.5-Coder-1.5B with its adapter, beside the model as it
-was; for an accelerator, on one H100 four minutes; --config.prompts.file names the prompts, of which launch.teach leaves
-some in its workdir), taught (what launch.teach runs with --config.preference_rounds=1), local (as pasta, for other
-models; the records are those that it was trained on):
+docs/TOY.md has the expected figures), smollm2_135m (LoRA; a language model judges: set --config.judge.endpoint.url and
+.model), pasta (pasta_sft, trained further: docs/results/adapters.md has the commands that make it and the records that
+--config.prompts.records needs; the judge `checked`; on two CPU cores an hour, and 20 minutes for each further weight,
+as samples and verdicts are reused), qwen (Qwen2.5-Coder-1.5B with its adapter, beside the model as it was; for an
+accelerator, on one H200 four minutes; --config.judge.reward.model names the workdir of launch.train_judge,
+--config.prompts.file the prompts, of which launch.teach leaves some in its workdir), taught (what launch.teach runs
+with --config.preference_rounds=1), local (as pasta, for other models; the records are those that it was trained on):
 
     python -m launch.preference --config=configs/preference.py:local --workdir=runs/mine_preference \
         --config.model.path=MODEL --config.model.adapter=runs/mine --config.baseline.path=runs/mine_baseline \
@@ -69,18 +69,22 @@ def smollm2_135m() -> PreferenceSettings:
 
 
 def qwen() -> PreferenceSettings:
-    """Qwen2.5-Coder-1.5B with its adapter; the judge's likelihood is that of the model as it was."""
+    """Qwen2.5-Coder-1.5B with its adapter, judged by a judge of its own size."""
     untrained = ModelSource("qwen2_5_coder_1_5b")
     return changed(
         taught(),
         model=ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b"),
         baseline=untrained,
+        prompts=dict(count=320),
         sample=dict(baseline_temperature=0.7, block=256),
         decoding=dict(lanes=128, rows=6, packed=(128, 256), slots=640),
-        judge=dict(checked=dict(untrained=untrained, lengths=(256, 512, 640), rows=8)),
+        judge=dict(
+            kind="reward",
+            checked=dict(untrained=untrained, lengths=(256, 512, 640), rows=8),
+        ),
+        score=dict(efficiency="arithmetic"),  # speedup alone rewards brevity, parallelism lists that don't stop
         adapter=dict(rank=8, alpha=16.0),
         train=dict(rows=8, accumulate=1),
-        evaluate=dict(count=2),
     )
 
 

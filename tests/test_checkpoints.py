@@ -38,7 +38,8 @@ def test_an_adapter_is_small_and_has_a_card(name):
     assert sum(sizes.values()) < MAX_BYTES
     text = (folder / "README.md").read_text()
     assert text == card.text(card.read(folder))
-    terms = ("license: apache-2.0",) if name == OWN_ANSWERS else ("license: other", "no license is stated")
+    of_answers = "CC BY-NC 4.0" if name.startswith(OWN_ANSWERS) else "no license is stated"
+    terms = ("license: apache-2.0",) if name == OWN_ANSWERS else ("license: other", of_answers)
     for part in (*terms, "## Training", "## Figures", "## Limits"):
         assert part in text
     assert "/tmp" not in text
@@ -49,7 +50,7 @@ def test_an_adapter_is_small_and_has_a_card(name):
     ("base", "name"),
     [
         *(pytest.param("smollm2_135m", name, marks=requires_smollm2) for name in ("baseline_sft", "pasta")),
-        pytest.param(OWN_ANSWERS, OWN_ANSWERS, marks=requires_qwen),
+        *(pytest.param(OWN_ANSWERS, name, marks=requires_qwen) for name in (OWN_ANSWERS, f"{OWN_ANSWERS}_preferred")),
     ],
 )
 def test_an_adapter_belongs_to_the_packaged_base(base, name):

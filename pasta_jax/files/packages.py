@@ -12,7 +12,8 @@ import platformdirs
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import replacing
 
-CHECKPOINTS = ("baseline_sft", "pasta", "qwen2_5_coder_1_5b")  # adapters of this project
+# Adapters of this project.
+CHECKPOINTS = ("baseline_sft", "pasta", "qwen2_5_coder_1_5b", "qwen2_5_coder_1_5b_preferred")
 SHARE = Path(sys.prefix, "share/pasta_jax")  # files that launch/setup.sh --data makes
 _LIBRARY = Path(__file__).parents[1]
 

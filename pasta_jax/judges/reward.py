@@ -25,7 +25,7 @@ from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.progress import doing
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from pasta_jax.weights import config_file, huggingface
+from pasta_jax.weights import card, config_file, huggingface
 from pasta_jax.weights.family import TRANSFORMERS
 from pasta_jax.weights.lazy import params_of, read_now
 from pasta_jax.weights.load import rows_for, tokenizer_file
@@ -33,6 +33,7 @@ from pasta_jax.weights.prepare import to_device
 
 KIND = "ForSequenceClassification"
 FOLDS, REPORT = "folds.json", "report.json"
+DOUBLED = 4  # times the last length that a row may have
 Score = Callable[[Sequence[tuple[str, str]]], list[float]]
 
 
@@ -68,7 +69,7 @@ class RewardModel:
         scores = [0.0] * len(ids)
         for start in range(0, len(order), self.settings.rows):
             some = order[start : start + self.settings.rows]
-            length = next(one for one in self.settings.lengths if one >= len(ids[some[-1]]))
+            length = self._length(len(ids[some[-1]]))
             tokens_BxT = np.zeros((self.settings.rows, length), np.int32)
             for row, number in enumerate(some):
                 tokens_BxT[row, : len(ids[number])] = ids[number]
@@ -79,17 +80,24 @@ class RewardModel:
         return scores
 
     def fits(self, question: str, *answers: str) -> bool:
-        """Whether each answer can be scored with its question."""
+        """Whether each answer fits with its question into the stated lengths."""
         return all(len(conversation(self.tokenizer, question, one)) <= self.settings.lengths[-1] for one in answers)
 
     def _ids(self, question: str, answer: str) -> list[int]:
         ids = conversation(self.tokenizer, question, answer)
-        if len(ids) > (most := self.settings.lengths[-1]):
-            raise PastaError(
-                f"config.reward.lengths: a question with its answer has {len(ids):,} tokens, at most {most:,} fit; "
-                "add a length, or leave the pair out"
-            )
+        if len(ids) > (most := min(self.config.context, DOUBLED * self.settings.lengths[-1])):
+            what = f"a question with its answer has {len(ids):,} tokens, and at most {most:,} are read"
+            raise PastaError(f"config.reward.lengths: {what}; add a length, or leave the pair out")
         return ids
+
+    def _length(self, count: int) -> int:
+        """Tokens of a row for `count`: one of the lengths, or the last of them, doubled."""
+        for length in self.settings.lengths:
+            if length >= count:
+                return length
+        while length < count:
+            length *= 2
+        return min(length, self.config.context)
 
 
 def conversation(tokenizer: Tokenizer, question: str, answer: str) -> list[int]:
@@ -141,6 +149,15 @@ def identity(settings: RewardSettings) -> str:
         with path.open("rb") as file:
             digests.append(f"{path.relative_to(folder)} {hashlib.file_digest(file, 'sha256').hexdigest()}")
     return fingerprints.of_texts(digests)
+
+
+def learnt_from(settings: RewardSettings) -> tuple[str, ...]:
+    """The data, with its terms, that the reward models learnt from, as far as their cards state it."""
+    folder = hub.local(settings.model)
+    cards = [path for pattern in (card.FIELDS, f"fold-*/model/{card.FIELDS}") for path in sorted(folder.glob(pattern))]
+    made = [card.read(path.parent).training for path in cards]
+    lines = dict.fromkeys(line for one in made if one for line in one.data)
+    return tuple(lines) or (f"{folder.name}: its terms are not recorded",)
 
 
 def load_reward_model(settings: RewardSettings) -> RewardModel:

@@ -59,8 +59,8 @@ class RewardSettings:
     """The judge `reward`: a reward model (judges/reward.py)."""
 
     model: str = ""  # a Hugging Face folder, its id on the Hub, or a workdir of launch.train_judge
-    # Tokens per row, question included; each length is a program.
-    lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (256, 512, 1024, 2048)
+    # Tokens per row, question included; each length is a program. For longer ones the last is doubled, twice at most.
+    lengths: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (256, 512, 1024)
     rows: Positive = 2  # conversations per batch; more suit an accelerator
 
 

@@ -29,7 +29,7 @@ from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.models.parameters import unstack
 from pasta_jax.progress import doing, say
 from pasta_jax.runs import settings as run_config
-from pasta_jax.runs.checkpoint import provenance
+from pasta_jax.runs.checkpoint import git_revision, provenance
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.train.fit import fit
 from pasta_jax.train.loop import Run
@@ -40,10 +40,12 @@ from pasta_jax.train.settings import Intervals, Keep, refuse_uneven_parts
 from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.train.trainable import load, scoring
-from pasta_jax.weights import export, families, huggingface
+from pasta_jax.weights import card, export, families, huggingface
 from pasta_jax.weights.adapter import merge
 from pasta_jax.weights.config_file import TagRecord
 from pasta_jax.weights.model import Model
+
+LIMIT = "Its taste is that of the judge whose verdicts it learnt: say how often both agree beside what it prefers."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +146,8 @@ def _train(
     train = settings.train
     start = load(settings.model, settings.adapter, train.seed, None)
     model, tokenizer = start.model, start.model.tokenizer
+    if model.is_narrow:
+        raise PastaError("config.model.dtype=bfloat16: no judge can be written from such a base; set it to auto")
     examples = [
         PairExample(example(tokenizer, pair.question, pair.better), example(tokenizer, pair.question, pair.worse))
         for pair in pairs
@@ -162,7 +166,7 @@ def _train(
         optimizer=optimizer,
         learning_rate=schedule(train, steps),
         flops_per_token=flops_per_token(model.params, model.config, settings.lengths[-1], adapter=True),
-        peak_flops=peak_flops(jax.devices()),
+        peak_flops=peak_flops(jax.devices()[:1]),
         probe=None,
         every=Intervals(log=10, held_out=0, probe=0, save=settings.save),
     )
@@ -170,7 +174,8 @@ def _train(
     result = fit(folder, training, state, start.frozen, about, Keep(newest=1), False, stopping)
     if not result.complete:
         return None
-    write(model, start.frozen, result.state.trainable, folder / "model")
+    made = card.Training("", train.seed, (verdicts.TERMS,), card.plain(settings), git_revision())
+    write(model, start.frozen, result.state.trainable, folder / "model", made)
     return result.steps
 
 
@@ -199,8 +204,8 @@ def example(tokenizer: Tokenizer, question: str, answer: str) -> Example:
     return encode(conversation(tokenizer, question, answer), (), tokenizer.tags, tokenizer.end_of_turn, PREDICTED)
 
 
-def write(model: Model, frozen: Params, trained: Params, folder: Path) -> None:
-    """Write the judge in Hugging Face's layout, as `transformers` reads it."""
+def write(model: Model, frozen: Params, trained: Params, folder: Path, training: card.Training | None = None) -> None:
+    """Write the judge in Hugging Face's layout, as `transformers` reads it, with its card."""
     params = merge(frozen, trained["adapter"], model.tokenizer.tags)
     params = unstack(jax.tree.map(np.asarray, {name: leaf for name, leaf in params.items() if name != "head"}))
     export.write(folder, model.tokenizer, model.defaults)
@@ -212,6 +217,8 @@ def write(model: Model, frozen: Params, trained: Params, folder: Path) -> None:
     }
     score = {"score.weight": np.asarray(trained["score"], np.float32)[None]}
     huggingface.write_model(folder, params, model.config, TagRecord(model.tokenizer.tags.base, None), fields, score)
+    tags_base = model.tokenizer.tags.base
+    card.write(folder, card.Card("judge", model.name, None, tags_base, training, limits=(LIMIT,), source=model.source))
 
 
 def _measured(

@@ -18,6 +18,7 @@ from pasta_jax.progress import track
 
 FILE = "annotations.json"
 CERTAIN = 0.98  # a verdict without a probability counts as one of this
+TERMS = "published verdicts of alpaca_eval; CC BY-NC 4.0"
 FIX = "clone https://github.com/tatsu-lab/alpaca_eval and name its folder results"
 
 

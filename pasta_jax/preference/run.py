@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
 from pasta_jax.data.sources import origin
@@ -10,6 +9,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges.llm import LLMJudge
+from pasta_jax.judges.reward import learnt_from
 from pasta_jax.models.sharding import training_mesh
 from pasta_jax.preference.learn import Watch, learn, unwatched
 from pasta_jax.preference.pair import NoPairs, pair
@@ -19,6 +19,7 @@ from pasta_jax.preference.sample_on_ray import write_for_workers
 from pasta_jax.preference.score import judge_agreement, score
 from pasta_jax.preference.settings import PreferenceSettings
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params, open_stage
+from pasta_jax.progress import say
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import git_revision
 from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
@@ -33,7 +34,7 @@ from pasta_jax.weights.source import trained_on
 def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, command: str = "") -> RunReport | None:
     """Run all rounds, or those that remain, and write model/ (and adapter/) and report.json to the workdir.
 
-    A round without pairs is the last one, and then there is no model; the report says why.
+    A round without pairs is the last one, and the report says why; if it is the first, there is no model.
     `watch` is entered around each training; its function returns whether to stop. If so, the result is None and the
     same call resumes. All other steps may be killed at any time. A workdir that another process uses is refused. The
     model's card quotes `command`. Several processes share the work; the first one writes.
@@ -61,10 +62,11 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
             return evaluate(stage, model, decoder(), held_out) if stage.held_out else []
 
         rows = [evaluate_baseline(stage, held_out), *compared()] if stage.held_out else []
-        no_pairs = ""
+        no_pairs, unjudged = "", 0
         for _ in range(settings.rounds):
             samples = sample_round(stage, model, decoder())
             scores = score(stage, samples, baseline)
+            unjudged += sum(one is None for record in scores.records for one in record.verdicts)
             try:
                 pairs = pair(stage, samples, scores)
             except NoPairs as error:
@@ -75,17 +77,19 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
                 return None
             model = trained
             rows += compared()
-        if not no_pairs:
+        if model.round or not no_pairs:
             figures = figures_of(rows[-1]) if rows else {}
             write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures)
         judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
+        if judge and judge.failures:
+            say(f"comparisons without a verdict, by reason: {dict(judge.failures)}")
         report = RunReport(
             quality_weight=settings.score.quality_weight,
             efficiency=settings.score.efficiency,
             judge=settings.judge.kind,
             judge_agreement=agreement,
             judge_usage=judge and judge.usage,
-            without_verdict=judge and without_verdict(judge),
+            without_verdict=unjudged,
             rows=rows,
             no_pairs=no_pairs,
         )
@@ -94,20 +98,21 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
         return report
 
 
-def without_verdict(judge: LLMJudge) -> dict[str, int]:
-    """Answers without a verdict, by reason: of all processes, which all call it, in the first one."""
-    of_each = processes.gathered(iter([dict(judge.failures)]), processes.count(), dict[str, int])
-    return dict(sum(map(Counter, of_each), Counter()))
-
-
 def training_of(stage: Stage, command: str) -> Training:
     """What the card says about the run."""
     settings, prompts = stage.settings, stage.settings.prompts
     data = [origin(name) for name in sorted({prompt.source for prompt in stage.prompts})]
     if prompts.toy:
         data = [f"the toy task, level {prompts.toy}, {prompts.count} problems"]
-    judge = f"answers sampled from the model itself, judged by {settings.judge.endpoint.model or settings.judge.kind}"
-    described = (*trained_on(settings.model), *(f"prompts of {one}" for one in data), judge)
+    named = settings.judge.endpoint.model if settings.judge.kind == "llm" else settings.judge.kind
+    judge = f"answers sampled from the model itself, judged by {named}"
+    theirs = learnt_from(settings.judge.reward) if settings.judge.kind == "reward" else ()
+    described = (
+        *trained_on(settings.model),
+        *(f"prompts of {one}" for one in data),
+        judge,
+        *(f"in the judge: {one}" for one in theirs),
+    )
     return Training(command, settings.train.seed, described, card.plain(settings), git_revision())
 
 

@@ -25,8 +25,8 @@ HUB = {
     "gemma_2b": ("google/gemma-2b", "gemma"),
     "gemma_7b": ("google/gemma-7b", "gemma"),
 }
-# In a line of `Training.data` that names no license (data/sources.py): then the base's doesn't cover the weights.
-UNSTATED = ("no license is stated", "its terms are not recorded")
+# In a line of `Training.data`, which the base's license doesn't cover: of no license (data/sources.py), or another.
+NOT_COVERED = ("no license is stated", "its terms are not recorded", "CC BY-NC")
 ELSEWHERE = (
     "Other tools decode it sequentially: the tags are tokens like any other there, and nothing forks. Only pasta_jax "
     "decodes chunks in parallel, with the positions and the visibility that it was trained with."
@@ -52,8 +52,8 @@ class Training:
 class Card:
     """What is said about a written model or adapter."""
 
-    kind: Literal["model", "adapter"]
-    base: str  # the model's own name, or that of the model below the adapter
+    kind: Literal["model", "adapter", "judge"]
+    base: str  # the model's own name, or that of the model below the adapter, or that a judge was trained from
     positions: Positions | None  # None: not trained on the tags
     tags_base: int  # id of the first tag
     training: Training | None = None  # None: not trained here
@@ -88,15 +88,15 @@ def read(folder: Path) -> Card:
 def text(card: Card) -> str:
     """README.md, with the header that hubs read."""
     hub, license = HUB.get(card.base, ("" if Path(card.source).is_absolute() else card.source, ""))
-    is_open = not card.training or not any(words in line for line in card.training.data for words in UNSTATED)
+    is_open = not card.training or not any(words in line for line in card.training.data for words in NOT_COVERED)
     header = {
         "base_model": hub,
         "license": license if is_open else "other",
         "library_name": "peft" if card.kind == "adapter" else "transformers",
     }
     lines = ["---", *(f"{name}: {value}" for name, value in header.items() if value), "tags:", "- pasta", "---", ""]
-    what = f"{'LoRA adapter for' if card.kind == 'adapter' else 'Model'} `{card.base}`"
-    lines += [f"# {what}", "", _nature(card), "", "## Use", "", _use(card)]
+    what = {"model": "Model", "adapter": "LoRA adapter for", "judge": "Reward model, from"}[card.kind]
+    lines += [f"# {what} `{card.base}`", "", _nature(card), "", "## Use", "", _use(card)]
     if card.training is not None:
         lines += ["## Training", "", *_training(card.training)]
     if card.figures:
@@ -113,6 +113,8 @@ def _figure(value: float | str) -> str:
 
 
 def _nature(card: Card) -> str:
+    if card.kind == "judge":
+        return "It gives a question with its answer one number, which is higher for a better answer."
     if card.positions is None:
         return "It was not trained on PASTA's tags and answers sequentially."
     return (
@@ -122,6 +124,8 @@ def _nature(card: Card) -> str:
 
 
 def _use(card: Card) -> str:
+    if card.kind == "judge":
+        return "```\npython -m launch.judges --config=configs/judges.py:reward --config.reward.model=FOLDER\n```\n"
     if card.kind == "model":
         command = "python -m launch.decode --config=configs/decode.py:local --config.model.path=FOLDER --prompt='Hi!'"
         theirs = "`transformers` loads the folder as any other: model, tokenizer and chat template."

@@ -58,6 +58,8 @@ def test_scores_are_those_of_transformers_and_order_answers(kind, tmp_path):
         with torch.no_grad():
             expected = theirs(torch.tensor([ids])).logits[0, 0].item()
         np.testing.assert_allclose(score, expected, atol=1e-4)
+    short = load_reward_model(RewardSettings(str(tmp_path), lengths=(64,)))  # of which longer ones are made
+    np.testing.assert_allclose(short.score(PAIRS), scores, atol=1e-4)
     judge = judge_of("reward", AgreementSettings(reward=settings), "")
     first, second = (load_reward_model(settings).score([("Hi!", text)])[0] for text in ("Hello.", "Go away."))
     verdict = judge("Hi!", Entry("Hello."), Entry("Go away."))

@@ -15,7 +15,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.judges import training, verdicts
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Entry
-from pasta_jax.judges.reward import load_reward_model, scorer
+from pasta_jax.judges.reward import learnt_from, load_reward_model, scorer
 from pasta_jax.judges.settings import AgreementSettings, RewardSettings, TrainJudgeSettings
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.runs.settings import changed
@@ -145,6 +145,15 @@ def test_the_folder_scores_as_the_parameters_do(folder, tmp_path):
     assert float(sums.parts["loss"][1]) == 1  # the row of padding has no weight
 
 
+def test_its_card_says_what_it_learnt_from(folder, trained):
+    written = (folder / "run/fold-1/model/README.md").read_text()
+    for words in ("license: other", f"- {verdicts.TERMS}", training.LIMIT):
+        assert words in written
+    for model in ("run", "run/fold-1/model"):
+        assert learnt_from(RewardSettings(str(folder / model))) == (verdicts.TERMS,)
+    assert learnt_from(RewardSettings(str(folder / "mine"))) != (verdicts.TERMS,)
+
+
 def test_a_question_is_judged_by_the_judge_of_its_fold_alone(folder, trained, tmp_path):
     reward = RewardSettings(str(folder / "run"), lengths=(64, 128))
     mine, other = ([q for q in QUESTIONS if verdicts.fold_of(q, 2) == fold] for fold in (1, 0))
@@ -192,6 +201,7 @@ def test_a_killed_run_ends_with_the_same_judge(folder, trained):
         (dict(verdicts="/nowhere"), r"/nowhere: no \*/"),
         (dict(only=(2,)), "config.only 2"),
         (dict(adapter=dict(rank=0)), "config.adapter.rank"),
+        (dict(model=dict(dtype="bfloat16")), "no judge can be written from such a base"),
     ],
 )
 def test_what_can_not_be_trained_is_refused(folder, tmp_path, changes, place):

@@ -7,6 +7,7 @@ import pytest
 
 from pasta_jax.data.sources import origin
 from pasta_jax.errors import PastaError
+from pasta_jax.judges.verdicts import TERMS
 from pasta_jax.lang.structure import Positions
 from pasta_jax.weights import card
 from pasta_jax.weights.card import Card, Training
@@ -59,6 +60,15 @@ def test_what_is_trained_from_other_weights_keeps_the_terms_of_their_data():
     training = dataclasses.replace(TRAINING, data=(*trained_on(ModelSource(adapter="pasta")), origin("alpaca_rows")))
     assert "license: other" in card.text(dataclasses.replace(ADAPTER, training=training))
     assert trained_on(ModelSource("smollm2_135m")) == ()
+
+
+def test_what_a_judge_learnt_from_counts_too():
+    judge = Card("judge", "smollm2_135m", None, 49_152, dataclasses.replace(TRAINING, data=(TERMS,)), limits=("A.",))
+    text = card.text(judge)
+    for words in ("license: other", "Reward model, from `smollm2_135m`", TERMS, "launch.judges", "- A."):
+        assert words in text
+    preferred = dataclasses.replace(TRAINING, data=(origin("alpaca_rows"), f"in the judge: {TERMS}"))
+    assert "license: other" in card.text(dataclasses.replace(ADAPTER, training=preferred))
 
 
 def test_the_snippet_for_peft_makes_room_for_the_tags():
