@@ -124,7 +124,7 @@ def schemas(folder: Path) -> list[Input]:
     """JSON schemas, above all hostile ones."""
 
     def read() -> None:
-        began, memory = cpu_s(), from_now_on()
+        memory, began = from_now_on(), cpu_s()  # what is collected before is no part of it
         try:
             form = form_of(read_json(path, dict[str, Any], 4 * MOST_BYTES, "correct it"))  # as launch.fill does
         except PastaError:
