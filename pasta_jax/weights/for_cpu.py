@@ -32,14 +32,12 @@ from pasta_jax.weights.lazy import places_of, split_rows
 
 _ROWS = 1 << 10  # of a table that are laid out at a time; whole panels
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
+_PLAIN = ("F32", "F16", "BF16")  # formats without codes
 
 
 def is_for_kernels(params: Params) -> bool:
     """Whether parameters are in panels already."""
     return not is_stacked(params) and holds_panels(params["layers"][0]["out"])
-
-
-PLAIN_FORMATS = ("F32", "F16", "BF16")
 
 
 def by_columns(params: Params) -> Params:
@@ -74,7 +72,7 @@ def in_blocks(
     """
 
     places = functools.cache(functools.partial(places_of, GGUF, family))
-    kept = {*quantized.FORMATS, *PLAIN_FORMATS}
+    kept = {*quantized.FORMATS, *_PLAIN}
     others = [one for one in gguf.tensors.values() if len(one.shape) > 1 and one.format.name not in kept]
     if others:
         names = ", ".join(sorted({one.format.name for one in others}))
