@@ -7,7 +7,6 @@ descriptor until the server can accept no other.
 import asyncio
 from typing import Any
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pasta_jax.serve.settings import Limits
@@ -19,7 +18,7 @@ class Connection(H11Protocol):
     def __init__(self, limits: Limits, **uvicorns: Any):
         super().__init__(**uvicorns)
         self._limits = limits
-        self._head: asyncio.TimerHandle | None = None  # until the head of the next request has arrived
+        self._head: asyncio.TimerHandle | None = None  # while no request is answered: until a head has arrived
         self._reading: asyncio.TimerHandle | None = None  # while the client reads too slowly for our buffer
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -31,14 +30,19 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if self._is_answering:  # else what arrived is the rest of a body that nobody reads
             _cancel(self._head)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
-            _cancel(self._head)
-            self._head = self.loop.call_later(self._limits.head_s, self.transport.abort)
+        _cancel(self._head)
+        if not self._is_answering:  # the next request may have been there already
+            seconds = self._limits.stall_s if self.transport.is_closing() else self._limits.head_s
+            self._head = self.loop.call_later(seconds, self.transport.abort)
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import socket
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -13,6 +14,8 @@ from pasta_jax.serve.settings import Limits
 LIMITS = Limits()
 QUICK = dataclasses.replace(LIMITS, connections=4, head_s=0.3, stall_s=0.3)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SMALL = 4096  # bytes that the kernel holds of what was sent, and is unread
+LAST = GET[:-2] + b"Connection: close\r\n\r\n"
 
 
 async def app(scope, receive, send) -> None:
@@ -35,11 +38,19 @@ def run(clients) -> None:
 
         async with await loop.create_server(protocol, "127.0.0.1", 0) as server, contextlib.AsyncExitStack() as stack:
             address = server.sockets[0].getsockname()
+            server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)  # of connections too
 
-            async def connect(data: bytes = b"") -> asyncio.StreamReader:
-                reader, writer = await asyncio.open_connection(*address, limit=1024)
+            async def connect(data: bytes = b"", rest: bytes = b"") -> asyncio.StreamReader:
+                """Send `data`, and `rest` once the answer has begun."""
+                client = socket.socket()
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+                client.connect(address)
+                reader, writer = await asyncio.open_connection(sock=client, limit=1024)
                 stack.callback(writer.close)
                 writer.write(data)
+                if rest:
+                    await reader.readline()
+                    writer.write(rest)
                 return reader
 
             async with asyncio.timeout(20):
@@ -60,6 +71,25 @@ def test_what_sends_no_whole_head_is_closed():
         for beginning in (b"", b"GET", GET[:-2], GET + GET[:-2]):
             assert await is_closed(await connect(beginning))
         assert not state.connections
+
+    run(clients)
+
+
+def test_the_rest_of_a_body_that_nobody_reads_keeps_no_connection():
+    async def clients(connect, state):
+        assert await is_closed(await connect(GET[:-2] + b"Content-Length: 9\r\n\r\n", rest=b"x"))
+        assert not state.connections
+
+    run(clients)
+
+
+def test_a_client_that_never_reads_the_end_of_its_last_answer_is_closed():
+    async def clients(connect, state):
+        await connect(LAST)
+        while not state.connections:
+            await asyncio.sleep(0.01)
+        while state.connections:
+            await asyncio.sleep(0.05)
 
     run(clients)
 
@@ -85,7 +115,7 @@ def test_a_client_that_stops_reading_is_closed_and_one_that_reads_gets_all():
         while state.connections:
             await asyncio.sleep(0.05)
         assert stalled.at_eof() or await is_closed(stalled)
-        reads = await connect(GET.replace(b"/ ", b"/40 ", 1).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        reads = await connect(LAST.replace(b"/ ", b"/40 ", 1))
         total = 0
         while part := await reads.read(1 << 20):
             total += len(part)
