@@ -75,10 +75,11 @@ POLICY = (
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
     body, before = read_body(await content_of(request, service.settings.limits), kind), []
+    structure = await asyncio.to_thread(body.structure)
     if structured.is_open(body.tools or (), body.tool_choice):
         body, chosen = await with_tool(service, body, request)
         before = [[chosen]]
-    structure = await asyncio.to_thread(body.structure)
+        structure = await asyncio.to_thread(body.structure)
     requests = await asyncio.to_thread(service.requests_for, body, kind, structure)
     threads = body.extension.threads
     if structure is None:
@@ -170,8 +171,9 @@ class Writer:
         answers = []
         for index, choice in enumerate(choices):
             message = {"role": "assistant", "content": choice.text, "refusal": None}
-            if calls := [call | {"type": "function"} for call in calls_of(choice)]:
-                message |= {"content": None, "tool_calls": calls}
+            calls = [call | {"type": "function"} for call in calls_of(choice)]
+            if begun := calls[:1] + [call for call in calls[1:] if call["function"]["arguments"]]:
+                message |= {"content": None, "tool_calls": begun}
             text = {"message": message} if self._chat else {"text": choice.text}
             end = {"finish_reason": choice.finish_reason, "logprobs": self._logprobs(choice), "pasta": choice.about()}
             answers.append({"index": index, **text, **end})
@@ -201,9 +203,11 @@ class Writer:
         return self._piece(index, {"content": delta.text} | more, delta.text, None, {} if self._chat else more)
 
     def closing(self, index: int, choice: Choice) -> dict[str, Any]:
-        """The last piece of an answer."""
+        """The last piece of an answer; where the others were of threads, with the arguments of its calls."""
         more = {"logprobs": self._logprobs(choice), "pasta": choice.about()}
-        return self._piece(index, {}, "", choice.finish_reason, more)
+        calls = [{"index": n, "function": call["function"]} for n, call in enumerate(calls_of(choice))]
+        delta = {"tool_calls": calls} if calls and choice.threads else {}
+        return self._piece(index, delta, "", choice.finish_reason, more)
 
     def _logprobs(self, choice: Choice) -> dict[str, Any] | None:
         if self._alternatives is None or choice.result is None:

@@ -37,6 +37,7 @@ CHUNK, CHARACTERS = 64, 4  # tokens of a prefill chunk on a CPU; characters of a
 HEALTH_S, TRIES, PAUSE_S = 10.0, 3, 0.1  # for an answer to /health; without one so many times, it is lost
 # Of each of the two connections.
 OWN_HEADERS = {b"connection", b"content-length", b"date", b"transfer-encoding", b"x-request-id"}
+PASSED_ON = ("accept", "content-type", "traceparent", "tracestate")
 MOST_LOST = 3  # replicas for one request, which may be what ends them
 LOST = "the server that wrote this answer was lost; ask again"
 
@@ -169,7 +170,7 @@ class Front:
         """Have a replica answer the client; what it says instead if it has no room."""
         # Never as a text that is parsed with the address: `//other.example/` would name another host.
         url = replica.client.base_url.copy_with(raw_path=quote(request.scope["path"]).encode())
-        headers = {name: value for name in ("accept", "content-type") if (value := request.headers.get(name))}
+        headers = {name: value for name in PASSED_ON if (value := request.headers.get(name))}
         asked = replica.client.stream(request.method, url, content=content, headers=headers)
         async with asked as response:
             if response.headers.get("content-type", "").startswith("text/event-stream"):

@@ -15,9 +15,11 @@ def drawn(result: Result, tokenizer: Tokenizer, text: str) -> Drawn:
     trace, length, tokens = result.trace, 0, []
     for at in trace.order().tolist():
         id, score = int(trace.token[at]), result.scores[at]
-        if score is None or trace.in_topic[at] or tokenizer.tags.is_tag(id):
+        if trace.in_topic[at] or tokenizer.tags.is_close(id):
             continue
-        length += len(trace.text[at])
+        length += len(trace.text[at])  # a tag's: U+FFFD, if a character before it is not whole
+        if score is None or tokenizer.tags.is_tag(id):
+            continue
         if length > len(text):
             break
         tokens.append((id, score, length))

@@ -75,7 +75,7 @@ class Metrics:
         """Count a finished answer."""
         trace = result.trace
         self.answers.labels(finish).inc()
-        self.prompt_tokens.inc(len(trace.prompt_ids))
+        self.prompt_tokens.inc(result.given or len(trace.prompt_ids))
         self.copied.inc(result.copied)
         self.drafts_fed.inc(result.drafts_fed)
         self.drafts_kept.inc(result.drafts_kept)

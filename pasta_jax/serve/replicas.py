@@ -138,7 +138,8 @@ def run(settings: ServeSettings) -> None:
             kept.extend(asyncio.create_task(actors.keep(replica)) for replica in front.replicas)
             announce(found[0].name, listening)
 
-        app = guarded(front.app, front.responses, key, settings, listening)
+        own = dataclasses.replace(settings, spans="")  # replicas send them: they know what an answer took
+        app = guarded(front.app, front.responses, key, own, listening)
         with quiet():
             serve(app, listening, settings.limits, started, actors.reload if settings.adapters else None)
     say("stopped")

@@ -31,10 +31,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (None, False),
     "conversation": (None,),
     "max_tool_calls": (None,),
+    "parallel_tool_calls": (None, False, True),
     "previous_response_id": (None,),
     "prompt": (None,),
-    "reasoning": (None, {}),
-    "stream_options": (None, {"include_obfuscation": False}, {"include_obfuscation": True}),
+    "stream_options": (None, {}, {"include_obfuscation": False}, {"include_obfuscation": True}),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
     "truncation": (None, "disabled"),
@@ -106,11 +106,11 @@ class ResponseBody:
             else:
                 messages.append(Message(item.role, item.text))
         wanted = self.text and self.text.format
-        schema = wanted and wanted.schema and JsonSchema(wanted.name, wanted.schema)
+        schema = None if wanted is None or wanted.schema is None else JsonSchema(wanted.name, wanted.schema)
         return Body(
             model=self.model,
             messages=messages,
-            response_format=wanted and ResponseFormat(wanted.type, schema or None),
+            response_format=wanted and ResponseFormat(wanted.type, schema),
             max_completion_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -123,7 +123,7 @@ class ResponseBody:
 
 def read_response_body(content: bytes) -> ResponseBody:
     """The body of a request, checked; errors name the field."""
-    body = checked(content, ResponseBody, NEUTRAL, IGNORED)
+    body = checked(content, ResponseBody, NEUTRAL, IGNORED | {"reasoning"})
     if not body.input:
         raise Refusal("input: missing or empty; write a question", param="input")
     if body.top_logprobs and not body.include:

@@ -87,7 +87,8 @@ class Service:
             with _refused("invalid_schema", "tools" if body.tools else "response_format"):
                 require_room(base.automaton, limits.room)
         base = base.with_rules(seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS)
-        return [base.with_seed(number) for number in range(count)]
+        apart = max(1, len(base.guests))  # the fields of an answer have consecutive seeds themselves
+        return [base.with_seed(number * apart) for number in range(count)]
 
     def _prompt(self, body: Body, kind: Kind, structure: Structure | None) -> tuple[tuple[int, ...], str]:
         """The ids of the prompt, and its text for traces."""

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import re
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -73,6 +74,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 NO_ARGUMENTS = Form((Leaf((), texts([b"{}"]), "object"),), ("", ""))
 NONE = "none"  # where no function is called
 PICK_TOKENS = 64  # of the names of functions, at most
+CHECK_S = 1.0  # to read schemas of functions before one is chosen; what is left is read once it is
 SEVERAL = ("functions",)  # the field of several names
 
 
@@ -156,9 +158,17 @@ def structure_of(
 ) -> Structure | None:
     """The structure that a body asks for; None: text."""
     if tools and choice != "none":
-        if is_open(tools, choice):
-            return None  # until `picking` has said which
         by_name = {one.function.name: one.function for one in tools}
+        if len(by_name) < len(tools):
+            raise PastaError("tools: two functions have the same name; rename one")
+        if NONE in by_name:
+            raise PastaError(f"tools: {NONE!r} says that no function is called; rename that one")
+        if is_open(tools, choice):
+            began = time.perf_counter()
+            for one in by_name.values():  # so that what is refused doesn't depend on which one the model names
+                if time.perf_counter() - began < CHECK_S:
+                    _call(one)
+            return None  # until `picking` has said which
         names = [choice.function.name] if isinstance(choice, NamedTool) else choice
         if choice == "required":
             names = list(by_name)
@@ -180,7 +190,13 @@ def structure_of(
 
 
 def _call(function: Function) -> Part:
-    form = form_of(function.parameters or {"type": "object", "additionalProperties": False})
+    parameters = {"type": "object"} | (function.parameters or {})
+    if not parameters.get("properties"):
+        parameters = {"additionalProperties": False} | parameters
+    try:
+        form = form_of(parameters)
+    except PastaError as error:
+        raise PastaError(f"function {function.name}: {error}") from None
     return Part(form if form.leaves else NO_ARGUMENTS, function)
 
 

@@ -21,7 +21,7 @@ BODY = {"messages": [{"role": "user", "content": "birds"}]}
 Handler = Callable[[int, httpx2.Request], httpx2.Response]
 
 
-def ask(handler: Handler, *requests: tuple[str, str, object]) -> list[httpx2.Response]:
+def ask(handler: Handler, *requests: tuple[str, str, object], **headers: str) -> list[httpx2.Response]:
     """What clients get for (method, path, body), one after another, where replicas answer as the handler does."""
 
     async def answers() -> list[httpx2.Response]:
@@ -29,7 +29,7 @@ def ask(handler: Handler, *requests: tuple[str, str, object]) -> list[httpx2.Res
         for one in app.replicas:
             transport = httpx2.MockTransport(lambda request, number=one.number: handler(number, request))
             one.client = httpx2.AsyncClient(base_url=f"http://replica{one.number}:80", transport=transport)
-        own = {"Authorization": "Bearer of the client"}
+        own = {"Authorization": "Bearer of the client"} | headers
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app.app), headers=own) as client:
             front_url = httpx2.URL("http://front")
             return [
@@ -164,6 +164,17 @@ def test_what_a_client_sends_names_no_other_host_and_carries_no_key():
     assert [request.url.raw_path for request in seen] == [b"//other.example/%23%3F", b"/v1/models"]
     assert all(request.headers["host"].startswith("replica") for request in seen)
     assert not any("authorization" in request.headers for request in seen)
+
+
+def test_a_clients_trace_goes_on_in_the_replica():
+    seen = []
+
+    def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers["traceparent"])
+        return httpx2.Response(200, json={})
+
+    ask(handler, ("POST", "/v1/chat/completions", BODY), traceparent="00-0af7-b7ad-01")
+    assert seen == ["00-0af7-b7ad-01"]
 
 
 def test_metrics_are_those_of_all_replicas():

@@ -120,6 +120,19 @@ def test_a_conversation_goes_on_with_the_items_of_its_answer(server, client):
 
 
 @pytest.mark.parametrize(
+    "neutral",
+    [
+        {"parallel_tool_calls": True},
+        {"reasoning": {"effort": "low"}},
+        {"stream_options": {}},
+        {"text": {"verbosity": "low"}, "tools": []},
+    ],
+)
+def test_what_asks_for_nothing_here_is_taken(server, neutral):
+    assert server.request("POST", PATH, {"input": "two birds", "max_output_tokens": 1} | neutral)[0] == 200
+
+
+@pytest.mark.parametrize(
     ("change", "place"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id: is not supported"),
@@ -131,6 +144,7 @@ def test_a_conversation_goes_on_with_the_items_of_its_answer(server, client):
         ({"input": [{"type": "function_call_output", "role": "user", "content": "x"}]}, "input[0].type"),
         ({"temperature": 9}, "temperature"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema: missing"),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "schema: type: null"),
         ({"model": "other"}, "not served here"),
     ],
 )  # fmt: skip

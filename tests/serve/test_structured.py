@@ -1,5 +1,6 @@
 """Structured answers over HTTP, with OpenAI's own client: formats, functions, streams, and what is refused."""
 
+import itertools
 import json
 import re
 import urllib.request
@@ -128,6 +129,13 @@ def test_a_function_is_called_with_its_arguments(client):
     assert [one.function.name for one in calls if one.function.name] == ["adopt"]
 
 
+NOTHING = {"type": "object", "properties": {}}
+
+
+def tools_of(**parameters):
+    return [{"type": "function", "function": {"name": n, "parameters": one}} for n, one in parameters.items()]
+
+
 class Food(BaseModel):
     grams: int
     warm: bool
@@ -180,6 +188,37 @@ def test_a_function_without_arguments_is_called(client):
     assert (call.function.name, call.function.arguments) == ("now", "{}")
 
 
+    given["tools"] = [{"type": "function", "function": {"name": "now", "parameters": NOTHING}}]
+    assert client.chat.completions.create(**given).choices[0].message.tool_calls[0].function.arguments == "{}"
+
+
+def test_calls_are_the_same_whole_streamed_and_in_threads_also_where_they_are_cut_off(client, monkeypatch):
+    monkeypatch.setattr(app.structured, "picked", lambda _: ("adopt", "feed"))
+    tools = [openai.pydantic_function_tool(one, name=name) for name, one in {"adopt": Person, "feed": Food}.items()]
+    given = {"model": MODEL, "messages": QUESTION, "tools": tools, "temperature": 1.5, "seed": 1}
+    counts = set()
+    for most in (1, 3, 25):
+        whole = client.chat.completions.create(**given, max_tokens=most).choices[0].message.tool_calls
+        counts.add(len(whole))
+        for extra in ({}, {"pasta": {"threads": True}}):
+            said = {}
+            for piece in client.chat.completions.create(**given, max_tokens=most, stream=True, extra_body=extra):
+                for call in piece.choices[0].delta.tool_calls or []:
+                    said[call.index] = said.get(call.index, "") + (call.function.arguments or "")
+            texts = [call.function.arguments for call in whole]
+            assert [said[number] for number in sorted(said) if said[number] or not number] == texts
+    assert counts == {1, 2}
+
+
+def test_answers_to_one_request_share_no_random_numbers(client):
+    """Field i of one would otherwise be drawn like field i + 1 of the one before."""
+    schema = {"type": "object", "properties": {name: {"type": "integer"} for name in "abcd"}}
+    given = {"model": MODEL, "messages": QUESTION, "temperature": 2, "seed": 1, "max_tokens": 12, "n": 3}
+    answers = client.chat.completions.create(**given, response_format=formatted(schema)).choices
+    rows = [list(json.loads(answer.message.content).values()) for answer in answers]
+    assert not any(before[1:] == after[:-1] for before, after in itertools.pairwise(rows))
+
+
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_the_model_chooses_among_functions_or_none(client, choice):
     """A tiny model's choice is arbitrary, but the same each time, and always one of those that it has."""
@@ -214,8 +253,16 @@ def test_usage_and_metrics_tell_of_the_answer_that_names_a_function(client):
         **given, tool_choice="required", stream=True, stream_options={"include_usage": True}
     )
     assert last.usage.completion_tokens == chosen.usage.completion_tokens
+    counted = prompt_tokens(client)
+    again = client.chat.completions.create(**given, tool_choice="required")
+    assert prompt_tokens(client) - counted == again.usage.prompt_tokens
+
+
+def prompt_tokens(client) -> float:
     with urllib.request.urlopen(str(client.base_url).replace("/v1/", "/metrics")) as response:
-        assert 'pasta_answers_total{finish="choice"}' in response.read().decode()
+        text = response.read().decode()
+    assert 'pasta_answers_total{finish="choice"}' in text
+    return float(re.search(r"^pasta_prompt_tokens_total (\S+)", text, re.M)[1])
 
 
 @pytest.mark.parametrize(
@@ -227,6 +274,9 @@ def test_usage_and_metrics_tell_of_the_answer_that_names_a_function(client):
         ({"response_format": formatted({"enum": [f"{n:03}" + "x" * 9 for n in range(300)]})}, "room for 1024"),
         ({"response_format": formatted(Person.model_json_schema()), "stop": ["x"]}, "stop"),
         ({"tool_choice": "required"}, "without tools"),
+        ({"tools": tools_of(now={}, adopt={"properties": {"a": {"$ref": "#"}}})}, "function adopt: .*refers to itself"),
+        ({"tools": [*tools_of(now={}), *tools_of(now={})]}, "two functions have the same name"),
+        ({"tools": tools_of(none={})}, "'none' says that no function is called"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(client, given, message):
