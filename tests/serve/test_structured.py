@@ -187,7 +187,6 @@ def test_a_function_without_arguments_is_called(client):
     [call] = client.chat.completions.create(**given).choices[0].message.tool_calls
     assert (call.function.name, call.function.arguments) == ("now", "{}")
 
-
     given["tools"] = [{"type": "function", "function": {"name": "now", "parameters": NOTHING}}]
     assert client.chat.completions.create(**given).choices[0].message.tool_calls[0].function.arguments == "{}"
 
