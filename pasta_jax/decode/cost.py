@@ -47,7 +47,7 @@ def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeS
                 least[size, steps] = min(least[size, steps], ms)
             if round + 1 >= ROUNDS[0] and time.perf_counter() - began > SECONDS:
                 break
-        held[0] = _with(held[0], live=False)
+        held[0] = replaced(held[0], live=False)
         return {size: max(1e-3, (least[size, STEPS] - least[size, 0]) / STEPS) for size in spec.sizes}
 
     ms = width.width_of(about, measure).ms
@@ -75,8 +75,8 @@ def _running(state: DecodeState, spec: LoopSpec, rows: int) -> DecodeState:
     chunks_B = np.array([chunks // lanes + (lane < chunks % lanes) for lane in range(lanes)], np.int32)
     runs_B, thread_M, slot_S = mains | (chunks_B > 0), np.arange(threads), np.arange(state.pool.slots)
     runs_BxM = runs_B[:, None] & (thread_M[None, :] <= chunks_B[:, None])
-    state = _with(state, live=runs_B, topic=0 if mains else -1, spawned=chunks_B, prices=no_prices(spec.sizes))
-    threads = _with(
+    state = replaced(state, live=runs_B, topic=0 if mains else -1, spawned=chunks_B, prices=no_prices(spec.sizes))
+    threads = replaced(
         state.threads,
         status=np.where(runs_BxM, LIVE, UNUSED),
         token=np.where(thread_M == 0, main, spec.stop_ids[0]),
@@ -84,19 +84,19 @@ def _running(state: DecodeState, spec: LoopSpec, rows: int) -> DecodeState:
         main=prompt,
         **dict.fromkeys(("epoch", "count", "closed", "tens"), 0),
     )
-    pool = _with(
+    pool = replaced(
         state.pool,
         fill=np.where(runs_B, prompt, 0),
         main=slot_S + 1,
         position=slot_S,
         **dict.fromkeys(("chunk", "epoch", "token", "step"), 0),
     )
-    request = _with(state.request, limit=state.pool.slots)
-    drafts = state.drafts and _with(state.drafts, allowed=False, count=0)
+    request = replaced(state.request, limit=state.pool.slots)
+    drafts = state.drafts and replaced(state.drafts, allowed=False, count=0)
     return dataclasses.replace(state, threads=threads, pool=pool, request=request, drafts=drafts)
 
 
-def _with(fields, **changes: np.ndarray | float):
+def replaced(fields, **changes: np.ndarray | float):
     """A dataclass of arrays with some replaced, in the form of those that they replace: no program is compiled."""
 
     def placed(name: str, value: np.ndarray | float) -> jax.Array:

@@ -5,12 +5,10 @@ from collections import deque
 from collections.abc import Collection, Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.automata.vocabulary import pieces
-from pasta_jax.decode.cost import prices_of
-from pasta_jax.decode.extras import no_extras
+from pasta_jax.decode.cost import prices_of, replaced
 from pasta_jax.decode.guests import install, no_guests, padded
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
@@ -54,21 +52,19 @@ class DeviceLoop:
         self._prefill: Prefill | None = None  # of the prompt that is being written
         self._prefilled = 0  # chunks of it
         self._snapshot: Snapshot | None = None
-        self._state = new_state(model, lanes, slots, topics=spec.topics is not None, drafts=spec.drafts)
+        prices_count = len(spec.sizes) if spec.priced or spec.drafts else 0
+        flags = dict(topics=spec.topics is not None, drafts=spec.drafts, extras=spec.extras, prices=prices_count)
+        self._state = new_state(model, lanes, slots, **flags)
         if spec.guests is not None:
             words = pieces(model.tokenizer, model.config.vocab)
             guests = no_guests(lanes, max_threads(slots), spec.guests, words)
             self._state = dataclasses.replace(self._state, guests=guests)
-        if spec.extras:
-            self._state = dataclasses.replace(self._state, extras=no_extras(lanes, slots))
         self._automata = [""] * lanes  # the key of each lane's
-        if spec.priced or spec.drafts:
-            self._state = dataclasses.replace(self._state, prices=jnp.ones(len(spec.sizes), jnp.float32))
         self._run(0)  # compiles, so that no request's clock runs meanwhile
         if self._state.prices is not None:
             if prices is None:
                 self._state, prices = prices_of(model, self._state, spec)
-            self._state = dataclasses.replace(self._state, prices=jnp.array(prices, jnp.float32))
+            self._state = replaced(self._state, prices=prices)
 
     @property
     def is_busy(self) -> bool:

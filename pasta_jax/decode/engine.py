@@ -172,7 +172,10 @@ class Engine:
             while self._is_unwanted and self._warm_up(loop):
                 pass
         except BaseException as error:
-            self._failure = error
+            with self._changed:
+                self._failure, jobs = error, [*self._jobs]
+            for number in jobs:  # they came while it was compiled
+                self._end(number, PastaError(one_line(f"decoding can't begin: {type(error).__name__}: {error}")))
             return
         finally:
             self._started.set()

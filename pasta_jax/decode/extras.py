@@ -60,18 +60,20 @@ def with_request(extras: Extras, lane: jax.Array, bias: Sequence[tuple[int, floa
     return put(extras, (lane,), scored=scored, bias_id=ids, bias=values)
 
 
-def biased(extras: Extras, logits_NxV: jax.Array, lane_N: jax.Array) -> jax.Array:
-    """The logits with each row's biases."""
+def biased(extras: Extras, logits_NxV: jax.Array, lane_N: jax.Array, feeds_N: jax.Array) -> jax.Array:
+    """The logits with the biases of each row that feeds."""
 
     def added() -> jax.Array:
         row_Nx1 = jnp.arange(len(lane_N))[:, None]
         return logits_NxV.at[row_Nx1, extras.bias_id[lane_N]].add(extras.bias[lane_N], mode="drop")
 
-    return lax.cond(jnp.any(extras.bias[lane_N] != 0), added, lambda: logits_NxV)
+    return lax.cond(jnp.any((extras.bias[lane_N] != 0) & feeds_N[:, None]), added, lambda: logits_NxV)
 
 
-def scores_of(extras: Extras, logits_NxV: jax.Array, token_N: jax.Array, lane_N: jax.Array) -> Scores:
-    """Of the ids that were drawn from these logits; nothing is computed if no row's lane asks for it."""
+def scores_of(
+    extras: Extras, logits_NxV: jax.Array, token_N: jax.Array, lane_N: jax.Array, feeds_N: jax.Array
+) -> Scores:
+    """Of the ids that were drawn from these logits; nothing is computed if no row that feeds asks for it."""
 
     def scored() -> Scores:
         all_N = jax.nn.logsumexp(logits_NxV, axis=1)
@@ -82,7 +84,7 @@ def scores_of(extras: Extras, logits_NxV: jax.Array, token_N: jax.Array, lane_N:
     def none() -> Scores:
         return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), jax.eval_shape(scored))
 
-    return lax.cond(jnp.any(extras.scored[lane_N]), scored, none)
+    return lax.cond(jnp.any(extras.scored[lane_N] & feeds_N), scored, none)
 
 
 def keep_scores(extras: Extras, at: tuple[jax.Array, ...], scores: Scores) -> Extras:

@@ -91,7 +91,8 @@ class LaneLog:
                 self.ended.add(thread)
                 detokenizer = self.detokenizers.setdefault(thread, Detokenizer(tokenizer))
                 step = int(snapshot.step[lane, :fill][snapshot.thread[lane, :fill] == thread].max())  # it was drawn in
-                yield Event(self.number, thread, token, step, detokenizer.push(token), ended=True)
+                text = detokenizer.push(token) + detokenizer.flush()
+                yield Event(self.number, thread, token, step, text, ended=True)
 
     def _last(self, snapshot: Snapshot, lane: int) -> dict[int, int]:
         """What the guests that have ended sampled last, which is never fed."""

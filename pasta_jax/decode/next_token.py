@@ -9,7 +9,7 @@ from pasta_jax.decode.extras import Scores, biased, scores_of
 from pasta_jax.decode.grammar import allow, states
 from pasta_jax.decode.guests import allowed
 from pasta_jax.decode.rows import Rows, end_of, see_pool
-from pasta_jax.decode.sampling import FORBIDDEN, draw, penalize
+from pasta_jax.decode.sampling import FORBIDDEN, costless_but, draw, penalize
 from pasta_jax.decode.state import DecodeState, LoopSpec
 from pasta_jax.decode.topics import completing, text_kinds
 from pasta_jax.lang.structure import Place
@@ -46,13 +46,14 @@ def next_token(
         return count(of_lane(pool.token), seen_NxS), count(of_lane(pool.token), written_NxS)
 
     end_BxR = None if rows is None else end_of(state.pool, rows)
+    feeds_N = flat(slot_BxR < state.pool.slots)
     slot_BxR = jnp.minimum(slot_BxR, state.pool.slots - 1)
     thread_BxR = jnp.take_along_axis(state.pool.chunk, slot_BxR, axis=1)
     number_BxR = jnp.take_along_axis(state.threads.count, thread_BxR, axis=1)
     number_BxR = number_BxR if rows is None else number_BxR + rows.ahead
     full_BxR = (thread_BxR != 0) & (number_BxR >= state.request.rules.max_chunk_tokens[:, None])
     request_N, thread_N = jax.tree.map(of_lane, state.request), flat(thread_BxR)
-    rules_N, in_main_N = request_N.rules, thread_N == 0
+    rules_N, in_main_N = costless_but(feeds_N, request_N.rules), thread_N == 0
     if state.guests is not None:
         # A guest writes as main would in a request of its own, whose seed has its number.
         guest_BxR = (thread_BxR != 0) & (state.guests.count > 0)[:, None]
@@ -62,7 +63,7 @@ def next_token(
     logits_NxV = penalize(logits_NxV, rules_N, counts)
     lane_N = of_lane(jnp.arange(state.lanes))
     if state.extras is not None:
-        logits_NxV = biased(state.extras, logits_NxV, lane_N)
+        logits_NxV = biased(state.extras, logits_NxV, lane_N, feeds_N)
     topic_N = of_lane(state.topic)
     if rows is not None:
         # Of the drafts, only one that is [PROMISE] begins a topic, and what feeds before it is in none.
@@ -85,7 +86,7 @@ def next_token(
 
         logits_NxV = jax.lax.cond(jnp.any(guest_N), held, lambda: values_NxV)
     token_N = draw(logits_NxV, rules_N, thread_N, flat(number_BxR), by_kernel=by_kernel)
-    scores = None if state.extras is None else scores_of(state.extras, logits_NxV, token_N, lane_N)
+    scores = None if state.extras is None else scores_of(state.extras, logits_NxV, token_N, lane_N, feeds_N)
 
     def of_rows(field_N: jax.Array) -> jax.Array:
         if packed is not None:

@@ -106,9 +106,11 @@ class Prefill:
     def _admit(self, state: DecodeState) -> DecodeState:
         lane, source, copied = (np.int32(value) for value in dataclasses.astuple(self.admission))
         length = len(self.request.prompt_ids)
+        # Each guest has positions of its own, so that all together may take more slots than the context has.
+        context = state.pool.slots if self.request.guests else self.model.config.context
         fields = RequestFields(
             prompt_length=np.int32(-1 if self.request.guests else length),  # main begins after it, not beside guests
-            limit=np.int32(min(self.request.longest, state.pool.slots)),
+            limit=np.int32(min(self.request.longest, state.pool.slots, context)),
             tags_allowed=np.int32(tags_of(self.request)),
             rules=arrays(self.request.rules),
             adapter=np.int32(self.request.adapter),

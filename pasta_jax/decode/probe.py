@@ -12,7 +12,7 @@ import numpy as np
 from pasta_jax.decode.generate import generate, loop_spec, positions_for
 from pasta_jax.decode.grammar import fork_biased, id_kinds
 from pasta_jax.decode.request import Request, Result
-from pasta_jax.decode.sampling import FORBIDDEN, draw
+from pasta_jax.decode.sampling import FORBIDDEN, draw, penalize
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import OWN, LoopSpec, arrays
 from pasta_jax.decode.trace import Trace
@@ -86,7 +86,7 @@ def well_formed(model: Model, trace: Trace, config: DecodeConfig, rules: Rules =
     spec = loop_spec(model, config, length, sequential=False)
     spec = dataclasses.replace(spec, rows=1, widths=(1,), prefixes=())  # unused here; equal rules share a program
     rows = (padded(ids), padded(parts.position), see, padded(parts.chunk), padded(numbers), padded(states))
-    legal = np.asarray(_legal(model.params, *rows, arrays(rules), config=model.config, spec=spec))
+    legal = np.asarray(_legal(model.params, *rows, np.int32(prompt), arrays(rules), config=model.config, spec=spec))
     predicts_answer = np.arange(len(ids)) >= prompt - 1
     return bool(np.all(legal[: len(ids)] | ~predicts_answer | (np.array(ids) == tags.end_async)))
 
@@ -100,6 +100,7 @@ def _legal(
     thread_T: jax.Array,
     number_T: jax.Array,
     state_T: jax.Array,
+    prompt: jax.Array,
     rules: Rules,
     config: TransformerConfig,
     spec: LoopSpec,
@@ -108,6 +109,14 @@ def _legal(
     logits_TxV = forward(params, config, ids_T[None], position_T[None], see_TxT[None])[0]
     logits_TxV = jnp.where(jnp.arange(logits_TxV.shape[1])[None] < spec.vocab, logits_TxV, FORBIDDEN)
     rules_T = jax.tree.map(lambda value: jnp.broadcast_to(value, ids_T.shape), rules)
+
+    def counts() -> tuple[jax.Array, jax.Array]:
+        none_V = jnp.zeros(logits_TxV.shape[1], jnp.int32)
+        count = jax.vmap(lambda seen_T: none_V.at[ids_T].add(seen_T))
+        seen_TxT = see_TxT & ~spec.tags.is_tag(ids_T)[None]
+        return count(seen_TxT), count(seen_TxT & (jnp.arange(len(ids_T)) >= prompt)[None])
+
+    logits_TxV = penalize(logits_TxV, rules_T, counts)
     logits_TxV = fork_biased(logits_TxV, spec, state_T, rules_T)
     drawn_T = draw(logits_TxV, rules_T, thread_T, number_T)
     return (jnp.asarray(id_kinds(logits_TxV.shape[1], spec))[drawn_T] & jnp.asarray(FOLLOWS)[state_T]) != 0

@@ -1,5 +1,6 @@
 """Sample the next token from logits: greedy, temperature, top-k, top-p, with parameters and a seed per request."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -98,6 +99,13 @@ def penalize(logits_NxV: jax.Array, rules_N: Rules, counts: Callable[[], tuple[j
     any_N = (repetition_N != 1) | (presence_N != 0) | (frequency_N != 0)
     with jax.named_scope(PENALTY):
         return lax.cond(jnp.any(any_N), penalized, lambda: logits_NxV)
+
+
+def costless_but(feeds_N: jax.Array, rules_N: Rules) -> Rules:
+    """The rules, and greedy ones in rows that don't feed: what one row asks for is computed for all of them."""
+    greedy = dict(temperature=0.0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
+    own = {name: jnp.where(feeds_N, getattr(rules_N, name), value) for name, value in greedy.items()}
+    return dataclasses.replace(rules_N, **own)
 
 
 def likeliest(logits_NxV: jax.Array) -> jax.Array:

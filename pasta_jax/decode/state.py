@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.extras import Extras
+from pasta_jax.decode.extras import Extras, no_extras
 from pasta_jax.decode.guests import Guests
 from pasta_jax.decode.settings import Room
 from pasta_jax.lang.structure import Positions
@@ -184,11 +184,18 @@ def max_threads(slots: int) -> int:
 
 
 def new_state(
-    model: Model, lanes: int, slots: int, keep_hidden: bool = False, topics: bool = False, drafts: int = 0
+    model: Model,
+    lanes: int,
+    slots: int,
+    keep_hidden: bool = False,
+    topics: bool = False,
+    drafts: int = 0,
+    extras: bool = False,
+    prices: int = 0,
 ) -> DecodeState:
-    """A state for a model, on its devices, without a live lane."""
+    """A state for a model, on its devices, without a live lane. `prices`: how many."""
     sizes = model.config, lanes, slots, model.dtype, is_stacked(model.params)
-    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics, drafts)
+    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics, drafts, extras, prices)
 
 
 def empty_state(
@@ -200,6 +207,8 @@ def empty_state(
     keep_hidden: bool = False,
     topics: bool = False,
     drafts: int = 0,
+    extras: bool = False,
+    prices: int = 0,
 ) -> DecodeState:
     """A state without a live lane."""
 
@@ -244,4 +253,6 @@ def empty_state(
         )
         if drafts
         else None,
+        extras=no_extras(lanes, slots) if extras else None,
+        prices=full(prices, 1, jnp.float32) if prices else None,
     )

@@ -109,7 +109,7 @@ def completing(state: DecodeState, size: int, spec: LoopSpec) -> jax.Array:
     """bool [B, V]: the ids with which the topic that main is writing would spell an earlier one."""
     topics = state.topics
     rest_BxM = topics.earlier_length - topics.length[:, None]
-    asked_B = state.request.rules.distinct_topics & (state.topic >= 0)
+    asked_B = state.live & state.request.rules.distinct_topics & (state.topic >= 0)
     possible_BxM = asked_B[:, None] & (rest_BxM > 0) & (rest_BxM <= LONGEST)
     digest_G, group_V = np.unique(np.frombuffer(spec.topics.digests, np.uint32), return_inverse=True)
     group_V = np.pad(group_V.astype(np.int32), (0, size - len(group_V)), constant_values=len(digest_G))

@@ -65,6 +65,9 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"topics/\w+", (DATA,)),
     (r"drafts/(token|tried|right)", (DATA, None)),
     (r"drafts/\w+", (DATA,)),
+    (r"extras/scored", (DATA,)),
+    (r"extras/(bias|bias_id|scores/own)", (DATA, None)),
+    (r"extras/scores/(top|ids)", (DATA, None, None)),
     (r"prices", ()),
     (r"prompted", (DATA, None)),
     (r"hidden", (DATA, None, None)),
@@ -125,9 +128,10 @@ def specs(tree, mesh: Mesh):
                 raise PastaError(f"{path}: no {qkv} beside it, which determines the number of heads; shard both")
             if shapes[qkv][heads] % mesh.shape[MODEL]:
                 axes = [axis if axis != MODEL else None for axis in axes]
+        divided = [axis in mesh.shape and mesh.shape[axis] > 1 for axis in axes]
         axes = [
-            axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None
-            for axis, size in zip(axes, shape, strict=True)
+            axis if is_divided and size % mesh.shape[axis] == 0 else None
+            for axis, is_divided, size in zip(axes, divided, shape, strict=True)
         ]
         while axes and axes[-1] is None:  # XLA's canonical form; with another, each program would be compiled twice
             axes.pop()

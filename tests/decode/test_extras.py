@@ -1,16 +1,21 @@
 """Log-probabilities are those of the oracle's distribution; a bias moves the ids that it names, in its own request."""
 
 import dataclasses
+from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
-from pasta_jax.decode import extras
-from pasta_jax.decode.generate import generate
+from pasta_jax.decode import extras, sampling
+from pasta_jax.decode.generate import generate, loop_spec
+from pasta_jax.decode.next_token import next_token
+from pasta_jax.decode.prefill import start
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.state import new_state
+from pasta_jax.models.ragged import Packed
 from pasta_jax.oracle import choice, decoding
 from pasta_jax.weights.rules import Rules
 from tests.decode.test_sampled_programs import TAGS, TOKENIZER, talkative
@@ -101,11 +106,29 @@ def test_a_bias_moves_its_ids_in_its_own_request_only():
     assert not set(never.trace.token.tolist()) & set(range(64))
 
 
-def test_scores_are_computed_for_the_lanes_of_a_step_and_not_for_one_that_has_ended():
-    """Its request may have asked for them; the likeliest of 49,000 ids take a tenth of a step."""
-    lanes = extras.no_extras(lanes=2, slots=4)
-    lanes = extras.with_request(lanes, 1, (), scored=True)
-    logits = jnp.arange(60.0)[None]
-    own = [extras.scores_of(lanes, logits, jnp.array([0]), jnp.array([lane])).own[0] for lane in (0, 1)]
-    assert own[0] == 0
-    assert own[1] == jax.nn.log_softmax(logits[0])[0]
+@pytest.mark.parametrize("places", [0, 4])
+def test_what_an_ended_request_asked_for_is_no_longer_computed(monkeypatch, places):
+    """Its lane's neighbours would pay for its log-probabilities, biases, filters and penalties."""
+    taken = []
+
+    def cond(predicate, true, false, *operands):
+        taken.append(bool(predicate))
+        return lax.cond(predicate, true, false, *operands)
+
+    config = DecodeConfig(lanes=2, rows=4, slots=128)
+    spec = loop_spec(talkative(), config, 128, sequential=False, extras=True)
+    state = new_state(talkative(), 2, 128, extras=True)
+    dear = dataclasses.replace(HOT, top_p=0.5, repetition_penalty=1.2)
+    for lane, one in enumerate([request(dataclasses.replace(HOT, temperature=0.0)), request(dear, scored=True)]):
+        state = start(talkative(), state, lane, dataclasses.replace(one, bias=((40, 2.0),) * lane), spec)
+    for module in (extras, sampling):
+        monkeypatch.setattr(module, "lax", SimpleNamespace(**vars(lax) | {"cond": cond}))
+    slot_BxR = jnp.full((2, 4), 128).at[0, 0].set(2)
+    logits = jnp.zeros((8, talkative().config.vocab))
+    for second, expected in ((2, True), (128, False)):  # the dear one feeds, then it has ended
+        slot_BxR = slot_BxR.at[1, 0].set(second)
+        packed = Packed.of(slot_BxR < 128, places) if places else None
+        taken.clear()
+        next_token(state, spec, logits[: places or 8], slot_BxR, packed)
+        assert len(taken) > 3
+        assert any(taken) == expected

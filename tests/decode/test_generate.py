@@ -70,3 +70,14 @@ def test_pools_have_few_sizes_and_enough_slots():
     assert slots_for(toy(), [ask("x" * 10, tokens=246)], CONFIG) == 256
     assert slots_for(toy(), [ask("x" * 10, tokens=247)], CONFIG) == 512
     assert slots_for(toy(), [ask("x", tokens=10**6)], CONFIG) == 4096
+
+
+@pytest.mark.parametrize("slots", [0, 256])
+def test_an_answer_ends_with_the_models_context_however_large_the_pool_is(slots):
+    model = tiny_model()
+    short = dataclasses.replace(model, config=dataclasses.replace(model.config, context=100))
+    never = tuple((id, -100.0) for id in model.tokenizer.stop_ids)
+    request = Request(tuple(range(1, 41)), 200, sequential=True, bias=never)
+    (result,) = generate(short, [request], DecodeConfig(lanes=1, rows=1, slots=slots))
+    assert result.trace.position.max() == 99
+    assert (len(result.trace.token), result.finish_reason) == (60, "length")

@@ -33,10 +33,11 @@ def toy(tags: float = 1.0) -> Model:
 
 
 @functools.cache
-def answers(tags: float = 1.0, temperature: float = 0.0):
+def answers(tags: float = 1.0, temperature: float = 0.0, penalty: float = 1.0):
     """Answers of two tokens, each with its number as its seed."""
     prompts = [bytes(np.random.default_rng(n).integers(65, 91, 5)) for n in range(12)]
-    rules = [Rules(temperature=temperature, seed=n, max_topic_tokens=2, max_chunk_tokens=5) for n in range(12)]
+    own = dict(temperature=temperature, repetition_penalty=penalty, max_topic_tokens=2, max_chunk_tokens=5)
+    rules = [Rules(**own, seed=n) for n in range(12)]
     requests = [Request(tuple(p), 2, sequential=False, rules=one) for p, one in zip(prompts, rules, strict=True)]
     return generate(toy(tags), requests, CONFIG)
 
@@ -44,14 +45,18 @@ def answers(tags: float = 1.0, temperature: float = 0.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 5.0])
 @pytest.mark.parametrize("tags", [0.0, 1.0])
-def test_well_formed_answers_equal_the_unmasked_models(tags, temperature):
+@pytest.mark.parametrize("penalty", [1.0, 3.0])
+def test_well_formed_answers_equal_the_unmasked_models(tags, temperature, penalty):
     outcomes, all_ids = [], np.ones(toy().config.vocab, bool)
-    for result in answers(tags, temperature):
-        rules = Rules(temperature=temperature, seed=result.request)
+    for result in answers(tags, temperature, penalty):
+        rules = Rules(temperature=temperature, seed=result.request, repetition_penalty=penalty)
         prompt, fed = list(result.trace.prompt_ids), result.trace.token.tolist()
         if TAGS.promise in fed or len(fed) < 2:
             continue
-        logits = uncached(toy(tags), [*prompt, *fed])[len(prompt) - 1 :]
+        logits = np.array(uncached(toy(tags), [*prompt, *fed])[len(prompt) - 1 :])
+        for number, logits_V in enumerate(logits):
+            seen = [id for id in {*prompt, *fed[:number]} if not TAGS.is_tag(id)]
+            logits_V[seen] *= np.where(logits_V[seen] < 0, penalty, 1 / penalty)
         best = [pick(logits_V, all_ids, rules, thread=0, number=number) for number, logits_V in enumerate(logits)]
         legal = [not TAGS.is_tag(id) or id in (TAGS.promise, TAGS.sync) for id in best]
         assert well_formed(toy(tags), result.trace, CONFIG, rules) == all(legal)

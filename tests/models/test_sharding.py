@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pasta_jax.decode import generate as decoding
+from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.interpreter import run
 from pasta_jax.decode.prefill import prefill, start
@@ -174,6 +175,23 @@ def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     assert [function._cache_size() for function in (run, prefill)] == compiled
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 1)])
+def test_a_loop_with_everything_compiles_once_on_a_mesh(sizes):
+    """Biases, log-probabilities and prices begin where a step leaves them."""
+    model = model_on(WIDE, "stacked", sizes)
+    config = dataclasses.replace(SETTINGS, lanes=2, slots=128, packed=(4,), forks="admitted")
+    spec = decoding.loop_spec(model, config, 128, sequential=False, extras=True)
+    loop = DeviceLoop(model, spec, config.lanes, 128, prices=np.ones(len(spec.sizes)))
+    compiled = run._cache_size()
+    for number, request in enumerate(REQUESTS[:3]):
+        loop.submit(number, dataclasses.replace(request, scored=True, bias=((5, 1.0),)), 8)
+    while loop.is_busy:
+        for _ in loop.round():
+            pass
+    assert run._cache_size() == compiled
+
+
 @pytest.mark.parametrize(
     ("config", "reduced"),
     [(WIDE, ["out", "down"]), pytest.param(NARROW, ["down"], marks=pytest.mark.slow)],
@@ -245,7 +263,7 @@ def test_what_a_mesh_does_not_divide_is_replicated(preset):
     assert actual["layers/gate_up/kernel"] == P(None, "model")
     assert actual["embed"] == P("model")
     state = jax.eval_shape(lambda: empty_state(PRESETS[preset], 4, 256, jnp.float32, True))
-    assert paths(specs(state, mesh_of(1, 8)))["pool/kv/0"] == P(None, "data")
+    assert paths(specs(state, mesh_of(1, 8)))["pool/kv/0"] == P()
     assert paths(specs(state, mesh_of(8, 1)))["pool/kv/0"] == P(None, None, "model")  # four lanes on eight devices
 
 
