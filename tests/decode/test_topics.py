@@ -62,7 +62,8 @@ def new_state(max_words: list[int], distinct: list[bool]):
     state = empty_state(TINY, LANES, SLOTS, jnp.float32, stacked=False, topics=True)
     limits = {"max_topic_words": jnp.array(max_words), "distinct_topics": jnp.array(distinct)}
     rules = dataclasses.replace(state.request.rules, **limits)
-    return dataclasses.replace(state, request=dataclasses.replace(state.request, rules=rules))
+    request = dataclasses.replace(state.request, rules=rules)
+    return dataclasses.replace(state, request=request, live=jnp.ones(LANES, bool))
 
 
 def after(*topics: str, max_words: int = 0, distinct: bool = False) -> set[str]:
