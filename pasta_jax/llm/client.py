@@ -233,7 +233,7 @@ class Client:
 
     def _request(self, messages: Messages) -> tuple[str, int, int]:
         """(text, tokens in, tokens out) of an answer."""
-        e, sdk = self._endpoint, self._sdk
+        e, sdk, limit = self._endpoint, self._sdk, self._limit_name  # which another thread may change meanwhile
         try:
             response = self._api.chat.completions.create(
                 model=e.model,
@@ -241,7 +241,7 @@ class Client:
                 temperature=e.temperature,
                 reasoning_effort=e.reasoning_effort or sdk.omit,
                 extra_headers=self._headers,
-                **{self._limit_name: e.max_tokens},
+                **{limit: e.max_tokens},
             )
         except sdk.APITimeoutError:
             raise Unavailable("timeout", f"no answer within {e.timeout_s:g} s") from None
@@ -250,7 +250,7 @@ class Client:
             raise Unavailable("no connection", detail, refused="refused" in detail.lower()) from None
         except sdk.APIStatusError as error:
             self._reached = True
-            raise self._failure(error.status_code, error.response) from None
+            raise self._failure(error.status_code, error.response, limit) from None
         except (ValueError, RecursionError):
             raise Unavailable("invalid JSON", "the response is not JSON") from None
         try:  # the package checks no types
@@ -266,14 +266,14 @@ class Client:
         tokens_in, tokens_out, total = (count if isinstance(count, int) else 0 for count in counts)
         return text, tokens_in, max(tokens_out, total - tokens_in)  # Gemini counts reasoning in the total alone
 
-    def _failure(self, status: int, response: object) -> Exception:
+    def _failure(self, status: int, response: object, limit: str) -> Exception:
         """What an HTTP status calls for: a retry, the end of this request, or the end of the run."""
         detail = self._redacted(f"status {status} {' '.join(response.text.split())[:200]}".rstrip())
         if status in RETRY_STATUS:
             return Unavailable(f"status {status}", detail, _seconds(response.headers.get("Retry-After")))
         if status in FATAL_STATUS or any(phrase in response.text for phrase in INVALID_KEY):
             return self._wrong(detail)
-        if status == 400 and self._limit_name == "max_tokens" and "max_completion_tokens" in response.text:
+        if status == 400 and limit == "max_tokens" and "max_completion_tokens" in response.text:
             self._limit_name = "max_completion_tokens"
             return Unavailable("status 400", detail, after=0)
         return Refused(f"status {status}", detail)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -191,6 +192,22 @@ def test_max_completion_tokens_replaces_a_rejected_max_tokens_from_then_on(clien
     assert [one.chat(ask(number)) for number in range(3)] == ["yes"] * 3
     limits = [key for _, _, body in one.server.seen for key in body if key.startswith("max_")]
     assert limits == ["max_tokens", *["max_completion_tokens"] * 3]
+
+
+def test_several_requests_whose_max_tokens_is_rejected_at_a_time_are_all_sent_again(client):
+    refusal = bad(400, body=b"Use max_completion_tokens in place of max_tokens")
+    together = threading.Barrier(4, timeout=9)
+
+    def respond(_, body):
+        if "max_tokens" not in body:
+            return good("yes")
+        together.wait()
+        return refusal
+
+    one = client(respond)
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(one.chat, map(ask, range(4)))] == ["yes"] * 4
+    assert len(one.server.seen) == 8
 
 
 def test_a_stopped_client_waits_no_longer(tmp_path):
