@@ -72,6 +72,7 @@ class CachedAnswer:
     text: str
     tokens_in: Count
     tokens_out: Count
+    complete: bool = True  # False: empty or cut off; it was paid for, but is no answer
 
 
 class Cache:
@@ -88,7 +89,7 @@ class Cache:
         except PastaError:
             self._file.close()
             raise
-        self._answers = {answer.key: answer.text for answer in earlier}
+        self._answers = {answer.key: answer.text for answer in earlier if answer.complete}
 
     def get(self, key: str) -> str | None:
         """The answer, or None."""
@@ -99,7 +100,8 @@ class Cache:
         """Store an answer."""
         with self._lock:
             self._file.append(dataclasses.asdict(answer))
-            self._answers[answer.key] = answer.text
+            if answer.complete:
+                self._answers[answer.key] = answer.text
 
     def close(self) -> None:
         """Close the file."""

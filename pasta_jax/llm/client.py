@@ -137,27 +137,19 @@ class Client:
 
     def chat(self, messages: Messages) -> str:
         """The answer, or LLMError; Unavailable if it may come later, EndpointDown after many of those in a row."""
-        e = self._endpoint
-        # "openai" once was a choice of the API; with it, answers that were paid for are still found.
-        asked = ["openai", e.model, e.temperature, e.max_tokens, messages, *filter(None, [e.reasoning_effort])]
-        identity = json.dumps(asked, ensure_ascii=True)
-        key = hashlib.sha256(identity.encode()).hexdigest()
-        if (cached := self._cache.get(key)) is not None:
+        if (cached := self._cache.get(self._key_of(messages))) is not None:
             with self._lock:
                 self.usage.cache_hits += 1
             return cached
         try:
-            text, tokens_in, tokens_out = self._answer(messages)
+            text = self._answer(messages)
         except LLMError as error:
             with self._lock:
                 self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(error, Unavailable) else 0
                 down = self._failed_in_a_row >= IN_A_ROW
             raise (self.give_up(error) if down else error) from None
-        answer = CachedAnswer(key, text, tokens_in, tokens_out)
         with self._lock:
             self._failed_in_a_row, self._reached = 0, True
-            self.usage.add(cost_of([answer], e), e)
-        self._cache.put(answer)
         return text
 
     def give_up(self, error: Unavailable, first: str = "") -> EndpointDown:
@@ -173,8 +165,15 @@ class Client:
         usage.add(total_cost(self._cache.path, self._endpoint), self._endpoint)
         return usage
 
-    def _answer(self, messages: Messages) -> tuple[str, int, int]:
-        """(text, tokens in, tokens out); EndpointError if the endpoint refuses a plain question as well."""
+    def _key_of(self, messages: Messages) -> str:
+        """Of a question in the cache."""
+        e = self._endpoint
+        # "openai" once was a choice of the API; with it, answers that were paid for are still found.
+        asked = ["openai", e.model, e.temperature, e.max_tokens, messages, *filter(None, [e.reasoning_effort])]
+        return hashlib.sha256(json.dumps(asked, ensure_ascii=True).encode()).hexdigest()
+
+    def _answer(self, messages: Messages) -> str:
+        """The text of an answer; EndpointError if the endpoint refuses a plain question as well."""
         try:
             return self._ask(messages)
         except Refused as refused:
@@ -188,8 +187,8 @@ class Client:
                 pass
             raise refused from None
 
-    def _ask(self, messages: Messages) -> tuple[str, int, int]:
-        """(text, tokens in, tokens out) of an answer, after up to `retries` retries."""
+    def _ask(self, messages: Messages) -> str:
+        """The text of an answer, after up to `retries` retries."""
         attempt = 0
         while True:
             self._wait_for_turn()
@@ -231,8 +230,8 @@ class Client:
         if self._stopped.is_set():
             raise Unavailable("stopped", "the run has ended")
 
-    def _request(self, messages: Messages) -> tuple[str, int, int]:
-        """(text, tokens in, tokens out) of an answer."""
+    def _request(self, messages: Messages) -> str:
+        """The text of an answer, which is counted and stored."""
         e, sdk, limit = self._endpoint, self._sdk, self._limit_name  # which another thread may change meanwhile
         try:
             response = self._api.chat.completions.create(
@@ -258,13 +257,18 @@ class Client:
             text, ended = choice.message.content, choice.finish_reason
         except (AttributeError, IndexError, TypeError):
             raise Unavailable("unknown format", "the response is no completion of OpenAI's API") from None
+        complete = isinstance(text, str) and text != "" and ended != "length"
+        self._keep(CachedAnswer(self._key_of(messages), text if complete else "", *_tokens(usage), complete))
         if ended == "length":
             raise LLMError("too long", f"the answer did not end within {e.max_tokens} tokens")
-        if not isinstance(text, str) or not text:
+        if not complete:
             raise LLMError("declined", f"an empty answer (finished: {ended})")
-        counts = (getattr(usage, f"{name}_tokens", 0) for name in ("prompt", "completion", "total"))
-        tokens_in, tokens_out, total = (count if isinstance(count, int) else 0 for count in counts)
-        return text, tokens_in, max(tokens_out, total - tokens_in)  # Gemini counts reasoning in the total alone
+        return text
+
+    def _keep(self, answer: CachedAnswer) -> None:
+        with self._lock:
+            self.usage.add(cost_of([answer], self._endpoint), self._endpoint)
+        self._cache.put(answer)
 
     def _failure(self, status: int, response: object, limit: str) -> Exception:
         """What an HTTP status calls for: a retry, the end of this request, or the end of the run."""
@@ -296,6 +300,13 @@ def _key(endpoint: Endpoint) -> str:
     if not re.fullmatch(r"[!-~]+", key):
         raise PastaError(f"{endpoint.key_variable}: contains characters that no API key has; set it again")
     return key
+
+
+def _tokens(usage: object) -> tuple[int, int]:
+    """Of what was asked and of what was answered."""
+    counts = (getattr(usage, f"{name}_tokens", 0) for name in ("prompt", "completion", "total"))
+    tokens_in, tokens_out, total = (count if isinstance(count, int) else 0 for count in counts)
+    return tokens_in, max(tokens_out, total - tokens_in)  # Gemini counts reasoning in the total alone
 
 
 def _seconds(header: str | None) -> float | None:

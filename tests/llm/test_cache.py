@@ -6,7 +6,7 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.llm.cache import Cache, CachedAnswer, Cost, Prices, Usage, total_cost
-from pasta_jax.llm.client import Client
+from pasta_jax.llm.client import Client, LLMError
 from pasta_jax.runs import processes
 from tests.helpers.endpoint_server import Server, endpoint, good
 
@@ -28,6 +28,19 @@ def test_the_cost_of_several_runs_is_that_of_all_their_answers(tmp_path):
         with Client(endpoint(server.url, model="other"), tmp_path / "cache") as client:
             client.chat((("user", "0"),))
     assert len(server.seen) == 4, "another model is another question"
+
+
+def test_an_answer_that_is_cut_off_or_empty_is_paid_for_and_asked_for_again(tmp_path):
+    answers = [good("ye", "length", 5096), good(""), good("yes")]
+    with Server(lambda number, _: answers[number - 1]) as server:
+        for reason in ("too long", "declined"):
+            with Client(endpoint(server.url), tmp_path / "cache") as client:
+                with pytest.raises(LLMError, match=reason):
+                    client.chat((("user", "hello"),))
+                assert client.usage.tokens_out == {"too long": 4096, "declined": 100}[reason]
+        with Client(endpoint(server.url), tmp_path / "cache") as client:
+            assert [client.chat((("user", "hello"),)) for _ in range(2)] == ["yes", "yes"]
+    assert total_cost(tmp_path / "cache", PRICES) == Cost(3, 3000, 4296, pytest.approx(0.04896))
 
 
 def test_each_of_several_processes_writes_a_cache_of_its_own_and_reads_all(tmp_path, monkeypatch):
