@@ -107,7 +107,7 @@ class Filter:
 
     prompt_words: tuple[int, int]  # fewest and most
     response_words: tuple[int, int]
-    drop_duplicates: bool  # keep the first of several with the same prompt
+    drop_duplicates: bool  # keep the first of several with the same prompt; else, with the same answer too
     drop_evaluation: bool  # those near a prompt of AlpacaEval, MT-bench or IFEval, which must be installed
 
 
@@ -115,6 +115,7 @@ def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], list[tupl
     """The pairs to use, in order, and those left out, each with its reason."""
     evaluation = Near(evaluation_prompts() if limits.drop_evaluation else ())
     seen: set[str] = set()
+    ids: set[str] = set()
     selection: list[Pair] = []
     left_out: list[tuple[Pair, str]] = []
     for pair in pairs:
@@ -127,8 +128,11 @@ def select(pairs: Iterable[Pair], limits: Filter) -> tuple[list[Pair], list[tupl
             left_out.append((pair, "evaluation prompt"))
         elif limits.drop_duplicates and key in seen:
             left_out.append((pair, "duplicate prompt"))
+        elif pair.id in ids:
+            left_out.append((pair, "duplicate answer"))
         else:
             seen.add(key)
+            ids.add(pair.id)
             selection.append(pair)
     return selection, left_out
 

@@ -155,6 +155,12 @@ def test_selection_counts_every_pair_left_out(tmp_path):
     ]
 
 
+def test_of_several_answers_to_a_prompt_the_same_counts_once():
+    pairs = [Pair.of("", "why", answer, "") for answer in ("so", "thus", "so")]
+    _, left_out = select(pairs, dataclasses.replace(LIMITS, drop_duplicates=False))
+    assert left_out == [(pairs[2], "duplicate answer")]
+
+
 def test_splits_depend_on_the_prompt_alone():
     pairs = [Pair(str(n), "", f"question {n}", f"answer {n}", "") for n in range(4000)]
     splits = [split_of(pair, 10) for pair in pairs]
