@@ -1,6 +1,7 @@
 """Held-out prompts with the answers of the taught model and of the model as it was, for a person to read."""
 
 from pasta_jax.evaluate.run import Evaluation
+from pasta_jax.view.templates import plain
 
 MOST = 10
 
@@ -12,8 +13,8 @@ def table(evaluation: Evaluation) -> str:
     for one, other in list(zip(ours, theirs, strict=True))[:MOST]:
         topics = ", ".join(chunk.topic for chunk in one.chunks) or "none"
         parts += [
-            f"## {' '.join(one.prompt.split())}\n",
-            f"**Taught**, {one.text_tokens} tokens in {one.critical_path} steps; chunks: {topics}\n",
+            f"## {plain(' '.join(one.prompt.split()))}\n",
+            f"**Taught**, {one.text_tokens} tokens in {one.critical_path} steps; chunks: {plain(topics)}\n",
             f"{_quoted(one.text)}\n",
             f"**As it was**, {other.text_tokens} tokens in {other.critical_path} steps\n",
             f"{_quoted(other.text)}\n",
@@ -23,4 +24,4 @@ def table(evaluation: Evaluation) -> str:
 
 def _quoted(text: str) -> str:
     """Answers may hold headings of their own."""
-    return "\n".join(f"> {line}" for line in text.splitlines())
+    return "\n".join(f"> {plain(line)}" for line in text.splitlines())

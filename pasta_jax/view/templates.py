@@ -10,7 +10,7 @@ from markupsafe import Markup
 from pasta_jax.view.text import markup, printable
 
 
-def _plain(text: str) -> Markup:
+def plain(text: str) -> Markup:
     """A line in which Markdown sees no element, no cell, no link and no image."""
     return Markup(markup(text).replace("|", "&#124;").replace("[", "&#91;"))
 
@@ -23,7 +23,7 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     undefined=StrictUndefined,
 )
-_ENVIRONMENT.filters["plain"] = _plain
+_ENVIRONMENT.filters["plain"] = plain
 
 
 def render(template: Path, **values: Any) -> str:
