@@ -13,19 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data.prompt_sets import in_parts
 from pasta_jax.errors import PastaError
-from pasta_jax.files import hub, packages
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16, row_product
 from pasta_jax.models.parameters import packed_shapes
 from pasta_jax.progress import doing
+from pasta_jax.teaching.prompts import choose
 from pasta_jax.teaching.settings import TeachSettings
-from pasta_jax.teaching.stages import PROMPTS, Stage, stages
+from pasta_jax.teaching.stages import HELD_OUT, PROMPTS, Stage, file_of, stages
 from pasta_jax.weights import config_file, gguf_model
-from pasta_jax.weights.load import PACKAGED, in_run
+from pasta_jax.weights.load import PACKAGED
 from pasta_jax.weights.settings import ModelSource
 
 GIB = 2**30
@@ -63,7 +62,7 @@ def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
     matrices = config.layers * sum(math.prod(shape) for name, shape in kernels.items() if name.endswith("kernel"))
     table = config.vocab * config.embed
     weights = matrices + table * (1 if config.tied_head else 2)
-    prompts = count_of(settings, workdir)
+    prompts, held_out = counts(settings, workdir)
     answers = prompts * settings.answers.samples
     found = []
     for stage in stages(settings, workdir):
@@ -88,7 +87,7 @@ def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
                 learnt = of_prompts * (8 * matrices + 6 * table) / machine.float32
                 gib, seconds = COPIES * 4 * weights / GIB + BESIDE, (tokens / lanes * step + learnt) / EFFICIENCY
             case "evaluate":
-                tokens = round(3 * settings.prompts.held_out * OF_MOST * settings.evaluate_tokens)
+                tokens = round(3 * held_out * OF_MOST * settings.evaluate_tokens)
                 step = max(weights * WEIGHT_BYTES / machine.copies, 4 * 2 * (matrices + table) / machine.float32)
                 alone = 2 * 3 * 8 * OF_MOST * settings.evaluate_tokens * weights * WEIGHT_BYTES / machine.copies
                 gib = weights * 2 * (WEIGHT_BYTES + 0.3) / GIB + BESIDE
@@ -137,13 +136,15 @@ def text(estimates: list[Estimate]) -> str:
     return "\n".join([*table, "", *(e.stage.command for e in estimates)])
 
 
-def count_of(settings: TeachSettings, workdir: Path) -> int:
-    """How many prompts the model is going to answer, as far as that is known."""
+def counts(settings: TeachSettings, workdir: Path) -> tuple[int, int]:
+    """How many prompts are going to be learnt from and evaluated on, as far as that is known."""
     if (workdir / PROMPTS).is_file():
-        return len((workdir / PROMPTS).read_bytes().splitlines())
+        train, held_out = (len((workdir / name).read_bytes().splitlines()) for name in (PROMPTS, HELD_OUT))
+        return train, held_out
     if settings.prompts.file:
-        return min(settings.prompts.count, len(read_prompts_file(Path(settings.prompts.file))))
-    return min(settings.prompts.count, len(in_parts()) + 1000)
+        chosen = choose(settings.prompts)
+        return len(chosen.train), len(chosen.held_out)
+    return min(settings.prompts.count, len(in_parts()) + 1000), settings.prompts.held_out
 
 
 def measure() -> Machine:
@@ -177,5 +178,5 @@ def config_of(model: ModelSource) -> TransformerConfig:
         return PRESETS[model.preset]
     if not model.preset and not model.path:
         raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
-    path = in_run(hub.local(model.path), "model", "config.json") if model.path else packages.path(model.preset)
+    path = file_of(model)
     return config_file.read_config(path)[1] if path.is_dir() else gguf_model.read_config(GGUF.open(path))[1]

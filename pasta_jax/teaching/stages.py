@@ -9,11 +9,15 @@ from typing import Any
 from pasta_jax.command import configs
 from pasta_jax.command.console import ROOT, as_typed
 from pasta_jax.errors import PastaError
+from pasta_jax.files import hub, packages
 from pasta_jax.runs.settings import changed, flat, plain
 from pasta_jax.teaching.settings import TeachSettings
+from pasta_jax.weights.generation_config import read_defaults
+from pasta_jax.weights.load import in_run
 from pasta_jax.weights.settings import ModelSource
 
 # The files and folders of a workdir, in the order in which they appear.
+GIVEN = "prompts_file.txt"  # the fingerprint of a user's prompts
 PROMPTS, HELD_OUT, COMPLETE = "prompts.jsonl", "held_out.jsonl", "complete.jsonl"
 PROPOSED, RECORDS, TRAINED = "proposed", "records", "sft"
 FORKED, CORRECTED, CORRECTING = "forked.jsonl", "corrected", "corrected_sft"
@@ -89,23 +93,31 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
         )
         for n, path in enumerate(answer_files(settings, workdir))
     ]  # fmt: skip
-    kept = {"form.unforked": settings.unforked, "form.finished": False} if settings.filtered else {}
+    # All prompts are learnt from, and what is held out is another file.
+    of_all = {"max_tokens": max(training.lengths), "validation_percent": 0} | model
+    form = {"form.unforked": settings.unforked, "form.finished": False}
+    kept = form if settings.filtered else {}
     if settings.answers.samples > 1:
-        kept["drop_duplicates"] = False
+        if not _temperature(settings):
+            raise PastaError(
+                "config.answers.samples: at temperature 0, all answers to a prompt would be the same; set "
+                "config.answers.temperature above 0, or one sample"
+            )
+        kept = kept | {"drop_duplicates": False}
     found.append(
         annotate(
             "records", "answers" if settings.filtered else "local", PROPOSED if settings.weigh else RECORDS,
-            source=str(workdir / COMPLETE), max_tokens=max(training.lengths), **kept, **model,
+            source=str(workdir / COMPLETE), **kept, **of_all,
         )
     )  # fmt: skip
     if settings.weigh:
         proposed = str(workdir / PROPOSED / "records.jsonl")
-        found.append(annotate("independent chunks", "likelihood", RECORDS, records=proposed, **model))
+        lengths = {"weighing.lengths": training.lengths}
+        found.append(annotate("independent chunks", "likelihood", RECORDS, records=proposed, **lengths, **of_all))
     length = {"train.epochs": training.epochs, "train.steps": training.steps}
     found.append(train("training", RECORDS, TRAINED, **length))
     if settings.corrected:
         on_base = base | {"model.adapter": str(adapter)}
-        form = {"form.unforked": settings.unforked, "form.named": False, "form.ascii": False}
         further = {"train.epochs": 0, "train.steps": settings.corrected, "data.stray": 0.5}
         found += [
             Stage(
@@ -114,8 +126,7 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
                 {"prompts_file": workdir / PROMPTS, "output": workdir / FORKED}, workdir / FORKED,
             ),
             annotate(
-                "corrected chunks", "own", CORRECTED, source=str(workdir / FORKED),
-                max_tokens=max(training.lengths), **form, **model,
+                "corrected chunks", "own", CORRECTED, source=str(workdir / FORKED), **_of_answers(), **form, **of_all,
             ),
             train("further training", CORRECTED, CORRECTING, **{"model.adapter": str(adapter)}, **further),
         ]  # fmt: skip
@@ -134,6 +145,26 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
             )
         )  # fmt: skip
     return found
+
+
+def file_of(model: ModelSource) -> Path:
+    """The model's Hugging Face folder or GGUF file."""
+    return in_run(hub.local(model.path), "model", "config.json") if model.path else packages.path(model.preset)
+
+
+def _temperature(settings: TeachSettings) -> float:
+    """Of the model's answers to learn from."""
+    if settings.answers.temperature is not None:
+        return settings.answers.temperature
+    own = read_defaults(file_of(settings.model))
+    return own.temperature if own else 0.0
+
+
+def _of_answers() -> dict[str, Any]:
+    """What the variant `answers` accepts, for another annotator of a model's answers."""
+    stated = flat(plain(configs.load("configs/annotate.py:answers", ROOT)[1]))
+    names = ("prompt_words", "response_words", "drop_evaluation", "form.ascii", "form.named", "form.short_items")
+    return {name: tuple(value) if isinstance(value := stated[name], list) else value for name in names}
 
 
 def answer_files(settings: TeachSettings, workdir: Path) -> list[Path]:

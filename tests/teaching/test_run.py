@@ -205,13 +205,18 @@ def test_the_plan_counts_what_is_left(folder, tmp_path):
     found = {one.stage.name: one for one in plan.estimate(settings, tmp_path)}
     assert [*found] == ["answers", "records", "training", "evaluation"]
     assert [found[name].stage.settings().model.bits for name in found] == [8, 16, 16, 8]  # only decoding rounds inputs
-    assert found["answers"].tokens == 12 * 0.5 * 350
+    assert found["answers"].tokens == (12 - 3) * 0.5 * 350  # of 12, a quarter is held out
+    assert found["evaluation"].tokens == 3 * 3 * 0.5 * 350
     assert 5 < found["training"].gib < 10
     assert 1 < found["answers"].gib < 4
     (tmp_path / "answers.jsonl").write_text("")
     done = {one.stage.name: one.hours for one in plan.estimate(settings, tmp_path)}
     assert done["answers"] == 0 < done["training"]
 
+        (
+            {"model.path": str(folder / "mine"), "answers.samples": 2, "answers.temperature": None},
+            r"config\.answers\.samples: at temperature 0",
+        ),
 
 def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_path, monkeypatch):
     asked = []
