@@ -9,10 +9,11 @@ from pathlib import Path
 from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data import sources
 from pasta_jax.data.near import Near
-from pasta_jax.data.pairs import Pair, prompt_key
+from pasta_jax.data.pairs import Pair
 from pasta_jax.data.prompt_sets import asks_for_list, by_hash, in_parts, no_fork
 from pasta_jax.errors import PastaError
-from pasta_jax.files import packages
+from pasta_jax.files import fingerprints, packages
+from pasta_jax.lang.words import single_words
 from pasta_jax.progress import say
 from pasta_jax.teaching.settings import PromptsSettings
 
@@ -30,10 +31,11 @@ class Prompts:
 def choose(settings: PromptsSettings) -> Prompts:
     """The prompts that the settings describe: by the hash of their text, so that the choice is always the same."""
     ours = [] if settings.file else in_parts()
-    given = [one.text for one in read_prompts_file(Path(settings.file))] if settings.file else _packaged(settings)
+    given = _of_file(settings.file) if settings.file else _packaged(settings)
     reserved, listed = Near(_reserved()), set(ours)
-    # One of several that differ in case or whitespace alone: another would be learnt from where this one is held out.
-    distinct = {prompt_key(text): text for text in reversed([*ours, *given]) if text not in reserved}.values()
+    # One of several with the same words: another would be learnt from where this one is held out.
+    unreserved = [text for text in reversed([*ours, *given]) if text not in reserved]
+    distinct = {tuple(single_words(text.casefold())) or text: text for text in unreserved}.values()
     forks = {text: text in listed or asks_for_list(text) for text in distinct}
     parts, others = ([text for text, is_part in forks.items() if is_part is kind] for kind in (True, False))
     held_out = min(settings.held_out, len(distinct) // 4)  # of a small file, most is needed to learn from
@@ -61,6 +63,15 @@ def lines(rows: Iterable[Mapping[str, object]]) -> str:
 def of_prompts(prompts: Iterable[str]) -> str:
     """JSON lines that launch.decode and launch.evaluate read."""
     return lines({"prompt": text} for text in prompts)
+
+
+def fingerprint(file: str) -> str:
+    """Of the prompts in a file."""
+    return fingerprints.of_texts(_of_file(file))
+
+
+def _of_file(file: str) -> list[str]:
+    return [one.text for one in read_prompts_file(Path(file))]
 
 
 def _packaged(settings: PromptsSettings) -> list[str]:

@@ -37,6 +37,7 @@ from pasta_jax.teaching.stages import (
     BESIDE,
     COMPLETE,
     EVALUATION,
+    GIVEN,
     HELD_OUT,
     PROMPTS,
     Stage,
@@ -59,9 +60,13 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullconte
         plain = run_config.plain(settings)
         run_config.refuse_other(workdir, plain, run_config.plain(TeachSettings()))
         todo = stages(settings, workdir)
-        if not (workdir / PROMPTS).exists():  # a later start keeps them, whatever has been installed since
+        if (workdir / PROMPTS).exists():
+            refuse_others(Path(settings.prompts.file), workdir)
+        else:  # a later start keeps them, whatever has been installed since
             chosen = choose_prompts(settings)  # if it is refused, other settings are not another run's
             run_config.write(workdir, plain)
+            if settings.prompts.file:
+                write_whole(workdir / GIVEN, prompts.fingerprint(settings.prompts.file))
             write_whole(workdir / HELD_OUT, prompts.of_prompts(chosen.held_out))
             write_whole(workdir / PROMPTS, prompts.of_prompts(chosen.train))
         for number, stage in enumerate(todo, start=1):
@@ -76,6 +81,14 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullconte
             if stage.done == answer_files(settings, workdir)[-1]:
                 keep_complete(answer_files(settings, workdir), workdir / COMPLETE)
     return adapter_of(settings, workdir)
+
+
+def refuse_others(file: Path, workdir: Path) -> None:
+    """Refuse a file whose prompts have changed since they were chosen from."""
+    if not (file.is_file() and (given := workdir / GIVEN).is_file()):
+        return
+    if given.read_text("utf-8") != prompts.fingerprint(str(file)):
+        raise PastaError(f"{file}: {workdir} was started with other prompts; use another workdir, or the same prompts")
 
 
 def choose_prompts(settings: TeachSettings) -> prompts.Prompts:

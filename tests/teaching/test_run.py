@@ -182,6 +182,28 @@ def test_prompts_that_differ_in_case_alone_are_one_and_each_set_that_is_there_is
     assert len(chosen.held_out) == 7
 
 
+def test_prompts_that_differ_in_punctuation_alone_are_one(folder):
+    rows = [{"prompt": f"List {n} tips for saving water{end}"} for n in range(30) for end in (".", "", " !")]
+    path = folder / "thrice.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"prompt": "?"}, {"prompt": "!"}]))
+    chosen = prompts.choose(PromptsSettings(file=str(path), count=200, held_out=7))
+    assert sorted(chosen.train + chosen.held_out) == sorted(["!", "?", *(row["prompt"] for row in rows[::3])])
+
+
+def test_other_prompts_in_the_same_file_are_refused_when_a_run_goes_on(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "stages", lambda *_: [])
+    path, workdir = tmp_path / "mine.jsonl", tmp_path / "run"
+    settings = changed(configs.teach.tiny(), **{"model.path": str(folder / "mine"), "prompts.file": str(path)})
+    path.write_text((folder / "mine.jsonl").read_text())
+    for _ in range(2):
+        run.run(settings, workdir)
+    path.write_text(path.read_text().replace("Name", "Describe"))
+    with pytest.raises(PastaError, match=r"mine\.jsonl: .* was started with other prompts; use another workdir"):
+        run.run(settings, workdir)
+    path.unlink()  # the choice is in the workdir
+    run.run(settings, workdir)
+
+
 def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
     for changes, message in (
         ({"model.path": str(tmp_path / "none")}, "none: No such file"),
@@ -189,6 +211,10 @@ def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
         (
             {"model.path": str(folder / "mine"), "prompts.file": str(tmp_path / "none.jsonl")},
             "none.jsonl: No such file",
+        ),
+        (
+            {"model.path": str(folder / "mine"), "answers.samples": 2, "answers.temperature": None},
+            r"config\.answers\.samples: at temperature 0",
         ),
         ({"model.path": str(folder / "mine"), "model.adapter": "pasta"}, r"config\.model\.adapter: the stages don't"),
     ):
@@ -213,10 +239,6 @@ def test_the_plan_counts_what_is_left(folder, tmp_path):
     done = {one.stage.name: one.hours for one in plan.estimate(settings, tmp_path)}
     assert done["answers"] == 0 < done["training"]
 
-        (
-            {"model.path": str(folder / "mine"), "answers.samples": 2, "answers.temperature": None},
-            r"config\.answers\.samples: at temperature 0",
-        ),
 
 def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_path, monkeypatch):
     asked = []
