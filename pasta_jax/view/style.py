@@ -103,7 +103,8 @@ def plot_svg(figure: "Figure", titles: Mapping[str, str]) -> str:
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     names = {value: name for name, value in LIGHT_PAGE.items()} | {value: f"c{n}" for n, value in enumerate(LIGHT)}
-    svg = re.sub("#[0-9a-f]{6}", lambda colour: f"var(--{names[colour[0]]})", svg)
+    named = {value: f"var(--{name})" for value, name in names.items()}
+    svg = re.sub("#[0-9a-f]{6}", lambda colour: named.get(colour[0], colour[0]), svg)  # a text may hold others
     svg = re.sub(r'width="([\d.]+)pt" height="([\d.]+)pt"', r'width="\1" height="\2"', svg, count=1)
     svg = svg.replace(f"'{FONT}'", SANS)
     svg = svg.replace('<style type="text/css">', f'<style type="text/css">{css_variables()}', 1)

@@ -36,11 +36,13 @@ def markup(text: str) -> str:
 
 def short(text: str, columns: int) -> str:
     """Text on one line, cut to fit some columns."""
-    text, width = " ".join(text.split()), 0
-    for at, character in enumerate(text):
+    text, width, kept = " ".join(text.split()), 0, 0
+    for at, character in enumerate(text, start=1):
         width += cells(character)
         if width > columns:
-            return text[: at - 1] + "…"
+            return text[:kept] + "…"
+        if width < columns:  # an accent takes no column and stays with its letter
+            kept = at
     return text
 
 

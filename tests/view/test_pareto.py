@@ -23,6 +23,10 @@ def test_a_name_cannot_break_the_plot_a_panel_may_be_empty_and_every_run_draws_t
     assert pareto(panels) == svg
 
 
+def test_a_name_may_look_like_a_colour():
+    assert "#abcdef" in pareto([("a", "b", [Point("#abcdef", "family", 1, 1, (1, 1), (1, 1))])])
+
+
 @pytest.mark.parametrize("values", [(1.0, 1.0), (1.0, 1.0002), (0.97, 1.04), (0.0, 0.0), (0.0, 1.0), (1.5, 4711.0)])
 def test_ticks_are_short_and_differ(values):
     points = [Point(f"{value}", "a", value, value, (value, value), (value, value)) for value in values]

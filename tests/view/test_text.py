@@ -4,11 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_jax.view import text
-from pasta_jax.view.text import fit, printable, sans_width
+from pasta_jax.view.text import cells, fit, printable, sans_width, short
 
 
 def test_text_cannot_be_shown_in_reverse():
     assert printable("pay \u202e001\u202c \u2066x\u2069") == "pay \ufffd001\ufffd \ufffdx\ufffd"
+
+
+@given(st.text("abé\u0301\u0e31数 ", max_size=40), st.integers(1, 30))
+def test_a_shortened_line_is_a_beginning_that_fits_with_the_accents_of_its_letters(topic, columns):
+    line, found = " ".join(topic.split()), short(topic, columns)
+    assert sum(map(cells, found)) <= columns
+    kept = found.removesuffix("…")
+    assert found == line or (line.startswith(kept) and cells(line[len(kept)]) > 0)
 
 
 @given(st.text(max_size=40), st.integers(20, 300))
