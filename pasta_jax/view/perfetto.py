@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pasta_jax.decode.trace import Trace
+from pasta_jax.view.spans import spans
 
 PROCESS = 1
 MICROSECONDS = 1000  # per millisecond
@@ -18,6 +19,7 @@ def to_perfetto(trace: Trace) -> dict[str, Any]:
     steps = np.arange(trace.steps + 1)
     # Microseconds at which each step ends, step 0 first, rounded to nanoseconds so that neighbours share an edge.
     edges = np.round(MICROSECONDS * (trace.ms_at(steps) if trace.rounds else steps.astype(float)), 3)
+    fed = np.round(spans(trace, edges), 3)
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -25,7 +27,7 @@ def to_perfetto(trace: Trace) -> dict[str, Any]:
             "replayed": trace.replayed,
             "time": "milliseconds since the prefill began" if trace.rounds else "1 ms is one step",
         },
-        "traceEvents": [*_names(trace), *_slices(trace, edges), *_arrows(trace, edges), *_counters(trace, edges)],
+        "traceEvents": [*_names(trace), *_slices(trace, edges, fed), *_arrows(trace, fed), *_counters(trace, edges)],
     }
 
 
@@ -46,7 +48,7 @@ def _names(trace: Trace) -> Iterator[Event]:
         yield _event("M", thread.number, "thread_sort_index", args={"sort_index": thread.number})
 
 
-def _slices(trace: Trace, edges: np.ndarray) -> Iterator[Event]:
+def _slices(trace: Trace, edges: np.ndarray, fed: np.ndarray) -> Iterator[Event]:
     if trace.rounds:
         yield _slice(0, "prefill", 0.0, edges[0], tokens=len(trace.prompt_ids))
     for thread in trace.threads():
@@ -68,31 +70,33 @@ def _slices(trace: Trace, edges: np.ndarray) -> Iterator[Event]:
                 "position": int(trace.position[i]),
                 "slot": len(trace.prompt_ids) + int(i),
             }
-            yield _slice(number, token_name(trace, i), edges[step - 1], edges[step], **about)
+            yield _slice(number, token_name(trace, i), *fed[:, i], **about)
 
 
-def _arrows(trace: Trace, edges: np.ndarray) -> Iterator[Event]:
+def _arrows(trace: Trace, fed: np.ndarray) -> Iterator[Event]:
     """From a promise to the first token of its fork, and from the fork's last token to the sync that joined it."""
-    closes = trace.step[(trace.thread == 0) & trace.tags.is_close(trace.token)].tolist()
+    closes = np.flatnonzero((trace.thread == 0) & trace.tags.is_close(trace.token))
     joins = trace.joins()
 
-    def arrow(name: str, id: int, tail: tuple[int, int], head: tuple[int, int]) -> Iterator[Event]:
-        """Between two (thread, step), from the middle of each."""
-        for phase, (thread, step), bind in (("s", tail, {}), ("f", head, {"bp": "e"})):
-            middle = float(np.round((edges[step - 1] + edges[step]) / 2, 3))
-            yield _event(phase, thread, name, id=id, ts=middle, **bind)
+    def arrow(name: str, id: int, tail: int, head: int) -> Iterator[Event]:
+        """Between two tokens, from the middle of each."""
+        for phase, i, bind in (("s", tail, {}), ("f", head, {"bp": "e"})):
+            middle = float(np.round(fed[:, i].sum() / 2, 3))
+            yield _event(phase, int(trace.thread[i]), name, id=id, ts=middle, **bind)
 
     for thread in trace.threads()[1:]:
         number = thread.number
         if not thread.tokens:
             continue
-        yield from arrow("fork", 2 * number, (0, closes[number - 1]), (number, thread.first_step))
+        own = np.flatnonzero(trace.thread == number)
+        yield from arrow("fork", 2 * number, closes[number - 1], own[0])
         if number in joins:
-            yield from arrow("join", 2 * number + 1, (number, thread.last_step), (0, int(trace.step[joins[number]])))
+            yield from arrow("join", 2 * number + 1, own[-1], joins[number])
 
 
 def _counters(trace: Trace, edges: np.ndarray) -> Iterator[Event]:
-    running = [0, *np.bincount(trace.step, minlength=trace.steps + 1)[1:].tolist(), 0]
+    steps, _ = np.unique([trace.step, trace.thread], axis=1)  # a thread may feed several tokens in one
+    running = [0, *np.bincount(steps, minlength=trace.steps + 1)[1:].tolist(), 0]
     for step in range(1, len(running)):
         if running[step] != running[step - 1] or step > trace.steps:
             fed = {"threads": running[step]}

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pasta_jax.decode.trace import Thread, Trace
+from pasta_jax.lang.words import unspaced
 from pasta_jax.view.markdown import Style, styled
+from pasta_jax.view.spans import spans
 from pasta_jax.view.style import DRAWING, MONO, css_thread, css_variables
 from pasta_jax.view.text import cells, fit, markup, sans_width, short
 
@@ -51,14 +53,16 @@ def timeline(trace: Trace, unit: str, layout: Layout) -> tuple[str, int]:
     edge = edges_in(trace, unit)
     scale = (layout.width - gutter - RIGHT) / max(float(edge[-1]), 1e-9)
     x = gutter + scale * edge
+    begins, ends = spans(trace, x)
+    middles = (begins + ends) / 2
     gap = 1.0 if trace.steps and (layout.width - gutter) / trace.steps >= 4 else 0.0
 
     def y(number: int) -> float:
         return top + layout.row * number + layout.above + (layout.row - layout.above - bar) / 2
 
     parts = [*_axis(float(edge[-1]), scale, top, height, unit, layout)]
-    parts += _arrows(trace, threads, x, y, bar)
-    upright = _upright(trace, x)
+    upright = _upright(trace, middles)
+    parts += _arrows(trace, threads, x, middles, upright, y, bar)
     for thread in threads:
         number, base = thread.number, y(thread.number)
         fed = np.flatnonzero(trace.thread == number)
@@ -82,11 +86,10 @@ def timeline(trace: Trace, unit: str, layout: Layout) -> tuple[str, int]:
                 f'height="{bar + 6:g}" rx="3"><title>{promised} tokens promised, {thread.length} actual</title></rect>'
             )
         for i in fed:
-            step = int(trace.step[i])
             tag = ' tag"' if trace.tags.is_tag(int(trace.token[i])) or trace.in_topic[i] else '"'
-            broad = max(x[step] - x[step - 1] - gap, 0.4)
+            broad = max(ends[i] - begins[i] - gap, 0.4)
             parts.append(
-                f'<path class="bar{tag} data-n="{i}" d="M{x[step - 1]:.1f} {base:g}h{broad:.1f}v{bar}h-{broad:.1f}z"/>'
+                f'<path class="bar{tag} data-n="{i}" d="M{begins[i]:.1f} {base:g}h{broad:.1f}v{bar}h-{broad:.1f}z"/>'
             )
         parts.append("</g>")
     return "".join(parts), height
@@ -107,13 +110,12 @@ def _axis(last: float, scale: float, top: int, height: int, unit: str, layout: L
         yield f'<text class="dim{side}" x="{at:.1f}" y="14">{name}</text>'
 
 
-def _upright(trace: Trace, x: np.ndarray) -> dict[int, list[float]]:
+def _upright(trace: Trace, middles: np.ndarray) -> dict[int, list[float]]:
     """Where lines run down to each chunk, at its promise, and up from it, at the sync that joins it."""
     main = trace.thread == 0
-    closes = trace.step[main & trace.tags.is_close(trace.token)].tolist()
-    joins = {number: int(trace.step[sync]) for number, sync in trace.joins().items()}
-    steps = {number: [step, *([joins[number]] if number in joins else [])] for number, step in enumerate(closes, 1)}
-    return {number: [float(x[step - 1] + x[step]) / 2 for step in its] for number, its in steps.items()}
+    closes, joins = np.flatnonzero(main & trace.tags.is_close(trace.token)), trace.joins()
+    ends = {number: [close, *([joins[number]] if number in joins else [])] for number, close in enumerate(closes, 1)}
+    return {number: [float(middles[i]) for i in its] for number, its in ends.items()}
 
 
 def _beside(lines: list[float], left: float, right: float, width: float) -> float:
@@ -122,13 +124,17 @@ def _beside(lines: list[float], left: float, right: float, width: float) -> floa
     return min(places, key=lambda at: (len({round(line) for line in lines if at - 4 < line < at + width + 4}), at))
 
 
-def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y: Callable[[int], float], bar: int) -> Iterator[str]:
+def _arrows(
+    trace: Trace,
+    threads: list[Thread],
+    x: np.ndarray,
+    middles: np.ndarray,
+    upright: dict[int, list[float]],
+    y: Callable[[int], float],
+    bar: int,
+) -> Iterator[str]:
     """Lines as in a git graph: down at a fork, along while a chunk waits for a row, up at a join."""
-    joins, upright = trace.joins(), _upright(trace, x)
-
-    def middle(step: int) -> float:
-        return float(x[step - 1] + x[step]) / 2
-
+    joins = trace.joins()
     for thread in threads:
         fed = np.flatnonzero(trace.thread == thread.number)
         steps = trace.step[fed]
@@ -137,12 +143,12 @@ def _arrows(trace: Trace, threads: list[Thread], x: np.ndarray, y: Callable[[int
         for before in np.flatnonzero(np.diff(steps) > 1):  # it waited in between
             yield f'<path class="wait" d="M{x[steps[before]] + 3:.1f} {level:g}H{x[steps[before + 1] - 1]:.1f}"/>'
         if thread.number and len(steps):
-            below, first = y(0) + bar, middle(steps[0])
+            below, first = y(0) + bar, middles[fed[0]]
             down, *up = upright[thread.number]
             path = f"M{down:.1f} {below:g}V{level:g}H{first:.1f}"
             yield f'<path class="arrow" data-n="{fed[0]}" d="{path}"/>'
             for sync_at in up:
-                path = f"M{middle(steps[-1]):.1f} {level:g}H{sync_at:.1f}V{below + 2:g}"
+                path = f"M{middles[fed[-1]]:.1f} {level:g}H{sync_at:.1f}V{below + 2:g}"
                 yield f'<path class="arrow" data-n="{joins[thread.number]}" marker-end="url(#up)" d="{path}"/>'
         yield "</g>"
 
@@ -237,7 +243,7 @@ def _answer(trace: Trace) -> tuple[str, float]:
     advance, line_height = 7.83, 21.0
     columns = int((WIDTH + 2 * MARGIN - 48) / advance)
     lines: list[list[Character]] = [[]]
-    for word in _words(trace):
+    for word in _words(trace, columns):
         if word[0].text == "\n" or sum(map(_cells, (*lines[-1], *word))) > columns:
             while lines[-1] and lines[-1][-1].text == " ":
                 lines[-1].pop()
@@ -284,19 +290,24 @@ def _text_class(style: Style) -> str:
     return " ".join(["text", *(name for flag, name in names.items() if flag in style)])
 
 
-def _words(trace: Trace) -> Iterator[list[Character]]:
-    """A word and the space after it, or a line break, in reading order, without the marks of Markdown."""
+def _words(trace: Trace, columns: int) -> Iterator[list[Character]]:
+    """A word and the space after it, or a line break, in reading order, without the marks of Markdown.
+
+    A word that is wider than the columns is cut. In a script without blanks, each letter is a word with what follows.
+    """
     word: list[Character] = []
+    width, letter = 0, False  # of the word; whether it has a letter of such a script
     for thread, style, piece in styled(trace):
         for text in piece:
             character = Character(thread, text, style)
-            ends = text == "\n" or (word and (word[-1].text == " " or word[-1].thread != thread))
-            if ends and word:
+            ends = word and (word[-1].text == " " or word[-1].thread != thread or (letter and text.isalnum()))
+            if word and (ends or text == "\n" or width + cells(text) > columns):
                 yield word
-                word = []
+                word, width, letter = [], 0, False
             if text == "\n":
                 yield [character]
             else:
                 word.append(character)
+                width, letter = width + cells(text), letter or unspaced(text)
     if word:
         yield word

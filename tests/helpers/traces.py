@@ -65,6 +65,13 @@ def script_of(program: Program, tokenizer=TOKENIZER) -> list[list[int]]:
     return [[*main, tokenizer.end_of_turn], *chunks]
 
 
+def drafted() -> Trace:
+    """Main alone, which feeds three tokens in each step."""
+    trace, _ = traced(script_of(Program((Text("abcdefghijk"),))), round_steps=0)
+    step = 1 + np.arange(len(trace.token), dtype=np.int32) // 3
+    return dataclasses.replace(trace, step=step, steps=int(step[-1]))
+
+
 def random_script(rng: random.Random) -> list[list[int]]:
     """Any bytes, including invalid UTF-8; empty topics and chunks; up to eight chunks and any syncs."""
     tags = TOKENIZER.tags

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pasta_jax.view.perfetto import to_perfetto
-from tests.helpers.traces import PROGRAM, TOKENIZER, random_traces, script_of, traced
+from tests.helpers.traces import PROGRAM, TOKENIZER, drafted, random_traces, script_of, traced
 
 TAGS = TOKENIZER.tags
 
@@ -57,6 +57,14 @@ def test_perfetto_slices_nest_and_arrows_attach_to_them(seed):
             assert sum(idle) == (row.last_step - row.first_step + 1 - row.tokens if row.tokens else 0)
         started = sum(thread.tokens > 0 for thread in trace.threads()[1:])
         assert sum(event["name"] == "fork" for event in arrows) == 2 * started
+
+
+def test_tokens_that_a_thread_feeds_in_one_step_share_it_and_are_one_thread():
+    trace = drafted()
+    events = to_perfetto(trace)["traceEvents"]
+    tokens = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if "slot" in e.get("args", {}))
+    assert all(end <= start + 0.002 for (_, end), (start, _) in itertools.pairwise(tokens))
+    assert [e["args"]["threads"] for e in events if e["ph"] == "C"] == [1, 0]
 
 
 def test_perfetto_states_its_unit_of_time():

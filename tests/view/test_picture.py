@@ -14,7 +14,7 @@ from pasta_jax.view.style import DARK, LIGHT, css_variables
 from pasta_jax.view.text import printable
 from tests import ROOT
 from tests.helpers.requires import requires_smollm2
-from tests.helpers.traces import hostile, is_silent, random_traces, script_of, traced
+from tests.helpers.traces import drafted, hostile, is_silent, random_traces, script_of, traced
 
 DOCS = ROOT / "docs"
 
@@ -52,6 +52,32 @@ def test_a_timeline_has_one_bar_per_token_in_order_of_time(unit):
         joined = [path for path in elements(svg, "path", kind="arrow") if path.get("marker-end")]
         assert sorted(int(path.get("data-n")) for path in joined) == sorted(trace.joins().values())
         assert len(elements(svg, "path", kind="arrow")) == started + len(joined)
+
+
+def test_tokens_that_a_thread_feeds_in_one_step_share_its_width():
+    bars = [edges(bar) for bar in elements(timeline_svg(drafted(), "steps"), "path", kind="bar")]
+    assert len(bars) == 11
+    for (left, right), (following, _) in itertools.pairwise(bars):
+        assert left < right <= following
+
+
+LONG = {
+    "Chinese": "数学是研究数量、结构、变化以及空间等概念的一门学科。" * 12,
+    "Thai": "ความเข้มข้นของน้ำที่มีเกลือ" * 20,
+    "a URL": f"See https://example.org/{'a' * 300} now.",
+    "accents": "e\u0301" * 300,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_text_without_blanks_stays_within_a_standalone_picture(text):
+    svg = picture(traced(script_of(Program((Text(text),))))[0])
+    lines = elements(svg, "text", kind="text")
+    right = float(ET.fromstring(svg).get("width")) - 24
+    assert all(24 + float(line.get("x")) + float(line.get("textLength")) <= right for line in lines)
+    shown = ["".join(line.itertext()) for line in lines]
+    assert "".join(shown) == text.replace(" ", "") or text.startswith("See")
+    assert not any(line[0] in "、。\u0e31\u0e48\u0301" for line in shown)
 
 
 def painted(path: str, left: float, top: float, count: int) -> np.ndarray:
