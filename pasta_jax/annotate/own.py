@@ -1,7 +1,7 @@
 """A model's own answers as annotations: each promise is made as long as the chunk that the model then wrote.
 
 A model that promises badly learns from its own answers what its chunks take. Their texts stay as they are, but a chunk
-which went on to its list's next item instead of ending loses that item's marker, which main writes too.
+which went on to its list's next item instead of ending loses that item's marker, if main writes it next.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.errors import PastaError
 from pasta_jax.files.jsonl import read
 from pasta_jax.files.validated import MIB
-from pasta_jax.lang.program import Chunk, LangError, Program, block_length
+from pasta_jax.lang.program import Chunk, LangError, Program, Text, block_length
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 MOST_BYTES = 4 * MIB  # of an answer
-_MARKER = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•])")  # of an item in a list
+_MARKER = re.compile(r"\s*(?:(\d{1,3})[.)]|([-*+•]))(?!\S)")  # of an item in a list
 _FIX = "name a file that launch.decode wrote for --prompts_file"
 
 
@@ -63,14 +63,22 @@ def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Annotation:
 def _program(row: Mapping[str, object]) -> Program:
     """An answer's program whose chunks end where their own text does."""
     parts = Program.parse(str(row["program"])).parts
-    return Program(tuple(_ended(part) if isinstance(part, Chunk) else part for part in parts))
+    following, result = "", []  # main's text
+    for part in reversed(parts):
+        if isinstance(part, Text):
+            following = part.text
+        elif isinstance(part, Chunk):
+            part, following = _ended(part, following), ""
+        result.append(part)
+    return Program(tuple(reversed(result)))
 
 
-def _ended(chunk: Chunk) -> Chunk:
-    """The chunk without blank lines, or a marker of a further item, at its end."""
+def _ended(chunk: Chunk, following: str) -> Chunk:
+    """The chunk without blank lines, or the marker of an item that main writes after it, at its end."""
     text = chunk.text.rstrip()
     before, line_break, last = text.rpartition("\n")
-    if line_break and _MARKER.fullmatch(last):
+    marker, same = _MARKER.fullmatch(last), _MARKER.match(following)
+    if line_break and marker and same and marker.groups() == same.groups():
         text = before.rstrip()
     elif "\n" not in chunk.text[len(text) :]:
         return chunk
