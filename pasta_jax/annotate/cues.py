@@ -157,6 +157,7 @@ _DEFINITE = re.compile(r"\b(?:the|your|that|this)\s+((?:[a-z-]+\s+){0,1}[a-z-]+)
 _ARTICLES = ("a", "an", "the", "der", "das", "den", "dem", "ein", "eine", "einen", "einem", "einer")
 _CODE_NAME = re.compile(r"`([^`\n]{2,40})`")
 _WORD = re.compile(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?")
+_LETTER = re.compile(r"[^\W\d_]")
 _LEADS = (
     re.compile(r"\s*(?:\*\*|__)([^*_\n]{2,80})(?:\*\*|__)"),
     re.compile(r"\s*[【「『《]([^】」』》\n]{1,60})[】」』》]"),
@@ -262,14 +263,18 @@ def _first_content_words(sentence: str) -> list[str]:
 
 
 def _content_words(sentence: str, known: set[str]) -> list[str]:
-    """The first run of two or more consecutive content words that are not in `known`, else the longest run."""
+    """The first run of two or more consecutive content words that are not in `known`, else the longest run.
+
+    A run of numbers alone says too little.
+    """
     runs: list[list[str]] = [[]]
     for word in re.findall(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?|[^\w\s]", sentence):
         if word[0].isalnum() and word.lower() not in _EMPTY and word.lower() not in known:
             runs[-1].append(word)
         elif runs[-1]:
             runs.append([])
-    return next((run for run in runs if len(run) > 1), max(runs, key=len))
+    runs = [run for run in runs if any(_LETTER.search(word) for word in run)]
+    return next((run for run in runs if len(run) > 1), max(runs, key=len, default=[]))
 
 
 def _first_sentence(text: str) -> str:
@@ -281,4 +286,5 @@ def _last_word(phrase: str) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return set(re.findall(r"[a-z-]+", text.lower()))
+    """Those of a text in lower case, and what of them has letters of English alone."""
+    return {*_WORD.findall(text.lower()), *re.findall(r"[a-z-]+", text.lower())}
