@@ -53,18 +53,18 @@ def _candidates(instruction: str, text: str, blocks: list[TextBlock], lo: int, h
     if sections := _sections(blocks, lo, hi):
         first = sections[0][0]
         yield from _candidates(instruction, text, blocks, lo, first)
-        yield from _group(instruction, text, blocks, lo, sections, headed=True)
+        yield from _group(instruction, text, blocks, sections, headed=True)
         return
     at = lo
     while at < hi:
         items = _items(text, blocks, at, hi)
         if len(items) > 1:
-            yield from _group(instruction, text, blocks, lo, items, headed=False)
+            yield from _group(instruction, text, blocks, items, headed=False)
             at = items[-1][1]
             continue
         paragraphs = _paragraphs(blocks, at, hi)
         if len(paragraphs) > 1:
-            yield from _group(instruction, text, blocks, lo, paragraphs, headed=False)
+            yield from _group(instruction, text, blocks, paragraphs, headed=False)
             at = paragraphs[-1][1]
             continue
         if blocks[at].kind == "paragraph":
@@ -162,11 +162,11 @@ def _paragraphs(blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
 
 
 def _group(
-    instruction: str, text: str, blocks: list[TextBlock], lo: int, ranges: list[Range], headed: bool
+    instruction: str, text: str, blocks: list[TextBlock], ranges: list[Range], headed: bool
 ) -> Iterator[Candidate]:
     """The members of a group as candidates, unless they build on each other; one that is too long is subdivided."""
     first = ranges[0][0]
-    lead_in = blocks[first - 1].content if first > lo else ""
+    lead_in = blocks[first - 1].content if first else ""  # perhaps the heading of the section that is subdivided
     known = f"{instruction}\n{text[: blocks[first].start]}"
     numbered = blocks[first].kind == "item" and blocks[first].style[0] == "1"
     bodies = []

@@ -159,6 +159,21 @@ def test_an_item_that_needs_its_siblings_waits_for_them():
     assert parts[third + 1 : third + 4] == (Text("\n"), Sync(), Text("4."))
 
 
+STEP = "Take the bowl and put the {} into it, then stir until the mass is smooth, and wait while it rises in the warmth"
+STEP += "; keep the window of the kitchen closed all the time, and the surface clean and dry" * 2
+
+
+@pytest.mark.parametrize(("heading", "forks"), [("Instructions", 0), ("How to bake it", 0), ("Variants", 8)])
+def test_the_heading_of_a_long_section_leads_in_its_list(heading, forks):
+    """As the same words before a list do: steps of one task follow each other."""
+    things = ["flour", "sugar", "butter", "eggs", "milk", "salt", "yeast", "water"]
+    steps = [f"{n}. {STEP.format(thing)}" for n, thing in enumerate(things, 1)]
+    section = "## {}\n\n{}"
+    parts = [("Storage", "Keep it dry."), (heading, "\n".join(steps)), ("Origin", "Bread is old.")]
+    text = "\n\n".join(section.format(*part) for part in parts)
+    assert annotate("Tell me about bread.", text).count("<async") == forks
+
+
 def test_code_stays_whole():
     text = (
         "Two ways:\n\n1. With a loop, which everybody can read at once:\n```python\n1. not an item\n- nor this\n```\n"
@@ -177,6 +192,8 @@ def test_code_stays_whole():
         ("Use a strong password that includes capital letters.", "protecting a password", "strong password"),
         ("Keep your diary in a safe place.", "keep a diary", "Keep diary safe"),
         ("Practise every day in the park.", "practise every day", "park"),  # what `known` lacks
+        ("Überprüfen Sie Öl oder Reifen in der Werkstatt.", "Überprüfen Sie Öl und Reifen.", "Werkstatt"),
+        ("Print the numbers from 1 to 10.", "Print the even numbers from 1 to 20.", "Print"),  # and not a number
     ],
 )
 def test_a_topic_is_the_first_words_with_content(text, known, topic):
