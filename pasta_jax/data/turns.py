@@ -33,9 +33,8 @@ def later_pairs(row: object, source: str, place: str) -> list[Pair]:
     turns = row.get(field)
     if not isinstance(turns, list):
         return []
-    messages = [
-        (SPEAKERS.get(turn.get(speaker)), turn.get(text)) if isinstance(turn, dict) else (None, None) for turn in turns
-    ]
+    said = [turn if isinstance(turn, dict) else {} for turn in turns]
+    messages = [(SPEAKERS.get(str(turn.get(speaker))), turn.get(text)) for turn in said]
     pairs = []
     first = next((n for n, (speaker, _) in enumerate(messages) if speaker != "system"), 0)
     for number in range(first + 1, len(messages) - 1):

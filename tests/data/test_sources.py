@@ -223,6 +223,7 @@ def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
         turns("x", "Loire.", "List five ways to relax", "a"),
         {"conversations": [1, {"from": 3, "value": "x"}, {"from": "human", "value": None}]},
         {"conversations": "no"},
+        {"conversations": [{"from": ["human"], "value": "x"}] * 3},
     )
     pairs = [item for item in sources.read(str(path), later_turns=True) if isinstance(item, Pair)]
     assert [(pair.instruction, pair.response, pair.origin) for pair in pairs] == [
