@@ -13,7 +13,7 @@ from pasta_jax.files import fingerprints
 from pasta_jax.lang import words
 from pasta_jax.lang.program import Program
 from pasta_jax.progress import Progress
-from pasta_jax.tokenizers.tokenizer import Tokenizer
+from pasta_jax.tokenizers.tokenizer import Tokenizer, tokenizer_fingerprint
 from pasta_jax.toy.task import Problem, problems
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
@@ -52,6 +52,7 @@ def by_own_answers(pairs: Sequence[Pair], answers: Path, tokenizer: Tokenizer) -
     rows = own.read_answers(answers)
     about = {"annotator": "own", "code": fingerprints.of_code(own)}
     about |= {"answers": fingerprints.of_texts(own.fingerprint_fields(rows))}
+    about |= {"tokenizer": tokenizer_fingerprint(tokenizer)}
     return Annotator(about, _each(pairs, lambda pair: own.annotation(rows[pair.id], tokenizer)))
 
 
@@ -76,7 +77,7 @@ def by_language_model(
 
     code = fingerprints.of_code(endpoint, prompt)
     about = {"annotator": settings.annotator, "code": code, "attempts": settings.attempts}
-    about |= {field: getattr(settings.endpoint, field) for field in ("model", "temperature", "max_tokens")}
+    about |= {"tokenizer": tokenizer_fingerprint(tokenizer)} | settings.endpoint.identity()
     return Annotator(about, annotate)
 
 

@@ -86,6 +86,13 @@ class Endpoint(Prices):
     backoff_s: Seconds = 2.0  # before the first retry; doubled for each further one
     max_backoff_s: Seconds = 60.0  # also the upper limit for a server's Retry-After
 
+    def identity(self) -> dict[str, object]:
+        """What answers depend on. Of the url neither a password nor parameters, which may hold a key."""
+        names = ("model", "temperature", "max_tokens", "reasoning_effort")
+        parts = urllib.parse.urlsplit(self.url)
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        return {"url": url} | {name: getattr(self, name) for name in names}
+
 
 @dataclasses.dataclass(frozen=True)
 class TimeSource:

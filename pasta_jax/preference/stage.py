@@ -176,8 +176,7 @@ def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
     inputs["code"] = fingerprints.of_code(checked, verdicts, llm, minilm, offline, reward, rules)
     match judge.kind:
         case "llm":
-            names = ("url", "model", "temperature", "max_tokens", "reasoning_effort")
-            inputs["endpoint"] = {name: getattr(judge.endpoint, name) for name in names}
+            inputs["endpoint"] = judge.endpoint.identity()
         case "reward":
             inputs["reward"] = reward.identity(judge.reward)
         case "checked":

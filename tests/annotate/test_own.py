@@ -5,12 +5,14 @@ import json
 import pytest
 
 from pasta_jax.annotate import annotators, own
+from pasta_jax.annotate.run import collect_answers
 from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
 from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import Progress
+from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.traces import Chatty
 
 CHUNK = "Red: it is the colour of ripe tomatoes."
@@ -38,11 +40,43 @@ def test_a_promise_is_made_as_long_as_its_chunk(tmp_path):
     assert (record.instruction, record.response) == ("Why?", ANSWER["text"])
 
 
-@pytest.mark.parametrize("tail", ["\n6.", "\n\n 12) ", "\n*", " \n\t- ", "\n\n"])
-def test_a_chunk_loses_the_marker_of_the_next_item(tmp_path, tail):
-    stray = {name: ANSWER[name].replace(CHUNK, CHUNK + tail) for name in ("text", "program")}
-    [kept], [record] = verdicts(tmp_path, ANSWER), verdicts(tmp_path, ANSWER | stray)
+def answer(end: str, following: str) -> dict:
+    """One whose chunk ends so, with what main writes next."""
+    return ANSWER | {
+        name: ANSWER[name].replace(CHUNK, CHUNK + end).replace(" Done.", following) for name in ("text", "program")
+    }
+
+
+@pytest.mark.parametrize(
+    ("tail", "following"),
+    [
+        ("\n6.", "\n6. Done."),
+        ("\n\n 12) ", "\n12. Done."),
+        ("\n*", "\n* Done."),
+        (" \n\t- ", "<sync/>\n- Done."),
+        ("\n\n", " Done."),
+    ],
+)
+def test_a_chunk_loses_the_marker_of_the_next_item(tmp_path, tail, following):
+    [kept], [record] = (verdicts(tmp_path, answer(end, following)) for end in ("", tail))
     assert (record.program, record.response) == (kept.program, kept.response)
+
+
+@pytest.mark.parametrize(
+    ("tail", "following"),
+    [
+        ("\n42.", " Done."),
+        ("\n42.", "\n43. Done."),
+        ("\n6.", "\n- Done."),
+        ("\n*", "\n**Done.**"),
+        ("\n42.", '<promise topic="Blue" tokens=9 /><async>42. It is the colour of the sky.</async>\n42. Done.'),
+    ],
+)
+def test_a_last_line_that_main_does_not_write_next_stays(tmp_path, tail, following):
+    """It may be what the chunk came to: the result of a sum."""
+    texts = answer(tail, following)
+    [record] = verdicts(tmp_path, texts)
+    assert CHUNK + tail in record.response
 
 
 @pytest.mark.parametrize("tail", [" 6.", "\n6. ripe", "\n6.5", "\n1999.", "\nRed."])
@@ -50,6 +84,21 @@ def test_other_ends_of_a_chunk_stay(tmp_path, tail):
     texts = {name: ANSWER[name].replace(CHUNK, CHUNK + tail) for name in ("text", "program")}
     [record] = verdicts(tmp_path, ANSWER | texts)
     assert record.response == texts["text"]
+
+
+def test_answers_counted_by_another_tokenizer_are_another_run(tmp_path):
+    path, pair = tmp_path / "answers.jsonl", Pair.of("", "Why?", ANSWER["text"], "mine")
+    path.write_text(json.dumps(ANSWER) + "\n")
+
+    def collect(tokenizer: ByteTokenizer) -> None:
+        annotator = annotators.by_own_answers([pair], path, tokenizer)
+        collect_answers(tmp_path, annotator.about, [pair], annotator.annotate)
+
+    other = ByteTokenizer()
+    other.name = "other"
+    collect(ByteTokenizer())
+    with pytest.raises(PastaError, match="begun with tokenizer="):
+        collect(other)
 
 
 def test_what_teaches_nothing_is_refused(tmp_path):

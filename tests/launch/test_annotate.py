@@ -119,6 +119,9 @@ def test_an_endpoint_annotates_and_its_failures_are_counted(command):
         requests = len(server.seen)
         repeated, _ = command("openai", pairs("a.jsonl") | {"endpoint": endpoint, "attempts": 1})
         assert len(server.seen) == requests == 3
+        for name, value in (("url", server.url + "/other"), ("reasoning_effort", "low")):
+            with pytest.raises(PastaError, match=f"begun with {name}="):
+                command("openai", pairs("a.jsonl") | {"endpoint": endpoint | {name: value}, "attempts": 1})
     assert repeated == out
     assert "refused: rewritten: 1" in out
     assert "3 requests, 3,000 tokens in, 300 out; price not set" in out

@@ -150,6 +150,11 @@ def test_a_request_holds_the_key_in_one_header_and_nothing_of_the_environment(cl
         assert KEY not in str(body) + (tmp_path / "cache").read_text()
 
 
+def test_what_answers_depend_on_holds_no_secret_of_an_address():
+    identity = endpoint(f"https://me:{KEY}@a.example:8000/v1?key={KEY}#{KEY}", reasoning_effort="low").identity()
+    assert (identity["url"], identity["reasoning_effort"]) == ("https://a.example:8000/v1", "low")
+
+
 @pytest.mark.parametrize("value", ["", "  ", "two words"])
 def test_a_missing_or_broken_key_and_a_broken_address_are_named(value, client, monkeypatch):
     monkeypatch.setenv("OUR_KEY", value)
