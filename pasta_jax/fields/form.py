@@ -119,9 +119,11 @@ def values_in(form: Form, text: str) -> list[Value]:
             values.append(Value(leaf.path, text[at:], complete=False))
             at = len(text)
             continue
-        # A number may go on, unless something follows it.
-        values.append(Value(leaf.path, text[at:end], complete=end < len(text) or not after))
-        at = end
+        # A number may go on, also where it could end ("12." of "12.5"), unless what follows it is not its own.
+        rest = text[end : end + len(after)]
+        complete = not after or (bool(rest) and after.startswith(rest))
+        values.append(Value(leaf.path, text[at:end] if complete else text[at:], complete))
+        at = end if complete else len(text)
     return values
 
 

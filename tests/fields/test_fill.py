@@ -5,6 +5,7 @@ import datetime
 import enum
 import json
 import math
+import operator
 import random
 import re
 from typing import Any, Literal, TypedDict
@@ -91,6 +92,20 @@ def test_forked_fields_are_those_of_separate_requests_and_valid(count):
             assert nested(values) == json.loads(text)
             assert values_in(form, text) == values
     assert complete > count / 10
+
+
+def test_what_is_complete_in_a_text_that_is_cut_off_stays():
+    rng = random.Random(4)
+    for _ in range(100):
+        names = rng.sample(["a", "b", 'q"', "c"], rng.randint(1, 4))
+        form = form_of({"type": "object", "properties": dict.fromkeys(names, {"type": "number"})})
+        numbers = [rng.choice(["12.5", "-0.5", "1e-9", "2.25e+3", "7"]) for _ in names]
+        text = form.around[0] + "".join(map(operator.add, numbers, form.around[1:]))
+        whole = values_in(form, text)
+        assert [value.text for value in whole] == numbers
+        for end in range(len(text)):
+            for value, own in zip(values_in(form, text[:end]), whole, strict=True):
+                assert value == own if value.complete else own.text.startswith(value.text), text[:end]
 
 
 def test_values_are_not_drafted_and_are_those_without_drafts(monkeypatch):
