@@ -27,7 +27,7 @@ MOST_PATTERNS = 32  # each is compiled in a process of its own
 PATTERNS_S = 2  # of the CPU, to compile all of them
 NAME = 60  # characters of an item's name, at most
 
-_KEYWORDS = {
+KEYWORDS = {
     "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
     "number": set(),
@@ -215,13 +215,13 @@ class _Reader:
         kinds = schema.get("type")
         if isinstance(kinds, list) and kinds and all(isinstance(kind, str) for kind in kinds):
             one_of = [
-                {**{k: v for k, v in schema.items() if k in _KEYWORDS.get(kind, ())}, "type": kind} for kind in kinds
+                {**{k: v for k, v in schema.items() if k in KEYWORDS.get(kind, ())}, "type": kind} for kind in kinds
             ]
-            _refuse_others(schema, {"type"}.union(*(_KEYWORDS.get(kind, ()) for kind in kinds)))
+            _refuse_others(schema, {"type"}.union(*(KEYWORDS.get(kind, ()) for kind in kinds)))
             return either(*(self._value(one, place, depth + 1, refs) for one in one_of))
-        if not isinstance(kinds, str) or kinds not in _KEYWORDS:
-            raise PastaError(f"type: {shown(kinds)}; use one of {', '.join(_KEYWORDS)}")
-        _refuse_others(schema, {"type"} | _KEYWORDS[kinds])
+        if not isinstance(kinds, str) or kinds not in KEYWORDS:
+            raise PastaError(f"type: {shown(kinds)}; use one of {', '.join(KEYWORDS)}")
+        _refuse_others(schema, {"type"} | KEYWORDS[kinds])
         match kinds:
             case "string":
                 return self._string(schema)

@@ -1,35 +1,116 @@
 """JSON Schema of what `fill` accepts: Python types, mappings of names to them, pydantic models, or a schema itself."""
 
 import re
+import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from pasta_jax.errors import PastaError
-from pasta_jax.fields.schema import Schema
+from pasta_jax.errors import PastaError, brief
+from pasta_jax.fields.schema import KEYWORDS, Schema
 
-_MARKS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
+
+def _are_types(value: Any) -> bool:
+    kinds = value if isinstance(value, list) else [value]
+    return all(isinstance(kind, str) and kind in KEYWORDS for kind in kinds)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+# What makes a mapping a schema, and what it must be there: a field may have the same name.
+_MARKS: dict[str, Callable[[Any], bool]] = {
+    "type": _are_types,
+    "properties": lambda value: isinstance(value, Mapping),
+    "$ref": lambda value: isinstance(value, str),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "enum"), _is_list),
+    "const": lambda value: True,
+}
+_JSON = (str, int, float, type(None), list, Mapping)
 
 
 def schema_of(fields: Any) -> Schema:
     """JSON Schema of what `fill` accepts: a type, a pydantic model, a mapping of names to types, or a schema."""
+    if fields is None:
+        raise PastaError("fields: None; pass names and types, as {'name': str}, or a schema")
+    try:
+        return _schema(fields)
+    except RecursionError:
+        raise PastaError("fields: too deep, or within itself; flatten it") from None
+
+
+def _schema(fields: Any) -> Schema:
     if isinstance(fields, Mapping):
-        if _MARKS & fields.keys() and all(not isinstance(value, type) for value in fields.values()):
-            return fields
-        return {"type": "object", "properties": {name: schema_of(field) for name, field in fields.items()}}
+        return fields if _is_schema(fields) else _object(fields)
     if isinstance(fields, str):
         return {"type": "string", "description": fields}
     if isinstance(fields, re.Pattern):
         if fields.flags != re.UNICODE:
             raise PastaError(f"fields: {fields!r}: flags have no place in a schema; write them into the expression")
         return {"type": "string", "pattern": fields.pattern}
-    if hasattr(fields, "model_json_schema"):  # pydantic's, which this package doesn't import
-        return fields.model_json_schema()
-    if typing.is_typeddict(fields):  # msgspec doesn't keep their order
-        return schema_of(typing.get_type_hints(fields, include_extras=True))
     try:
+        parts = list(_parts(fields, set()))
+        if any(map(_is_pydantic, parts)):  # this package doesn't import it
+            return sys.modules["pydantic"].TypeAdapter(fields).json_schema()
+        _refuse_unread(parts)
+        if typing.is_typeddict(fields):  # msgspec doesn't keep their order
+            return _object(typing.get_type_hints(fields, include_extras=True))
         return msgspec.json.schema(fields)
-    except (TypeError, RecursionError) as error:
-        raise PastaError(f"fields: {fields!r}: no type with a JSON schema ({error}); use another one") from None
+    except (TypeError, NameError, RuntimeError) as error:
+        if isinstance(error, RecursionError):
+            raise
+        raise PastaError(f"fields: {fields!r}: no type with a JSON schema ({brief(error)}); use another one") from None
+
+
+def _is_schema(fields: Mapping[str, Any]) -> bool:
+    marks = _MARKS.keys() & fields.keys()
+    fit = all(_MARKS[mark](fields[mark]) for mark in marks)
+    return bool(marks) and fit and all(isinstance(value, _JSON) for value in fields.values())
+
+
+def _object(fields: Mapping[str, Any]) -> Schema:
+    if unnamed := [name for name in fields if not isinstance(name, str)]:
+        raise PastaError(f"fields: {unnamed[0]!r}: no name; name fields by texts")
+    return {"type": "object", "properties": {name: _moved(_schema(one), name) for name, one in fields.items()}}
+
+
+def _moved(schema: Any, name: str) -> Any:
+    """The schema as that of a property: references from its root begin with the place where it is now."""
+    if isinstance(schema, list):
+        return [_moved(one, name) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved = {key: _moved(one, name) for key, one in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        place = name.replace("~", "~0").replace("/", "~1")
+        moved["$ref"] = f"#/properties/{place}{reference[1:]}"
+    return moved
+
+
+def _parts(kind: Any, seen: set[type]) -> Iterator[Any]:
+    """A type and those that it is made of; not those of pydantic's, which reads them itself."""
+    yield kind
+    named = getattr(kind, "__value__", getattr(kind, "__supertype__", None))  # of an alias
+    inner = [typing.get_origin(kind), named, *typing.get_args(kind)]
+    if isinstance(kind, type) and kind not in seen and not _is_pydantic(kind):
+        seen.add(kind)
+        inner += typing.get_type_hints(kind, include_extras=True).values()
+    for one in inner:
+        if one is not None:
+            yield from _parts(one, seen)
+
+
+def _is_pydantic(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "__pydantic_core_schema__")
+
+
+def _refuse_unread(parts: list[Any]) -> None:
+    """Refuse what stands in Annotated for another reader, as pydantic's bounds do outside its models."""
+    for part in parts:
+        for said in getattr(part, "__metadata__", ()):
+            if not isinstance(said, msgspec.Meta):
+                raise PastaError(f"fields: {said!r}: is not read in Annotated; write msgspec.Meta, or a pydantic model")

@@ -1,0 +1,126 @@
+"""Python types as schemas: each says what it says alone, also within others."""
+
+import dataclasses
+import datetime
+import enum
+from typing import Annotated, Literal, TypedDict
+
+import msgspec
+import pytest
+
+from pasta_jax.errors import PastaError
+from pasta_jax.fields.fill import prompt_for
+from pasta_jax.fields.schema import form_of
+from pasta_jax.fields.types import schema_of
+
+
+class Person(TypedDict):
+    name: str
+    born: datetime.date
+
+
+@dataclasses.dataclass
+class Owner:
+    name: str
+    born: datetime.date
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Car:
+    colour: Colour
+    owner: Owner
+    doors: Literal[3, 5]
+    used: bool | None = None
+
+
+class Typed(TypedDict):
+    colour: Colour
+    owner: Owner
+
+
+class Keywords(TypedDict):
+    type: Literal["a", "b"]
+    enum: str
+
+
+class Within(TypedDict):
+    x: "Within"
+
+
+def test_types_become_fields_in_their_order():
+    form = form_of(schema_of(Car))
+    assert [leaf.name for leaf in form.leaves] == ["colour", "owner.name", "owner.born", "doors", "used"]
+    assert "".join(form.around) == '{"colour": , "owner": {"name": , "born": }, "doors": , "used": }'
+    assert [leaf.about for leaf in form_of(schema_of(Person)).leaves] == ["string", "string, YYYY-MM-DD"]
+    mixed = form_of(schema_of({"who": "the owner", "n": int, "tags": list[str], "in": {"x": float}}))
+    assert [leaf.about for leaf in mixed.leaves] == ["string, the owner", "integer", "array", "number"]
+    assert prompt_for(mixed, "Text.\n", "Do it.").splitlines()[:4] == [
+        "Text.",
+        "",
+        "Do it.",
+        "- who: string, the owner",
+    ]
+
+
+def test_pydantic_models_are_schemas():
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Model", name=(str, ...), age=(int, pydantic.Field(ge=0, le=150)))
+    assert [leaf.name for leaf in form_of(schema_of(model)).leaves] == ["name", "age"]
+
+
+def test_fields_of_a_mapping_have_definitions_of_their_own():
+    other = dataclasses.make_dataclass("Owner", [("age", Annotated[int, msgspec.Meta(ge=0)]), ("colour", Colour)])
+    form = form_of(schema_of({"a/b": Owner, "x": {"~": list[other], "y": other}, "c": Colour}))
+    names = ["a/b.name", "a/b.born", "x.~", "x.y.age", "x.y.colour", "c"]
+    assert [leaf.name for leaf in form.leaves] == names
+    assert form.leaves[4].automaton.key == form.leaves[5].automaton.key
+    assert [leaf.name for leaf in form_of(schema_of(Typed)).leaves] == ["colour", "owner.name", "owner.born"]
+    tree = {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}, "$defs": {"t": {"enum": ["#"]}}}
+    assert [leaf.name for leaf in form_of(schema_of({"a": tree, "b": {"c": tree}})).leaves] == ["a.t", "b.c.t"]
+
+
+def test_a_field_may_have_the_name_of_a_keyword():
+    for fields, names in (
+        ({"type": Literal["a", "b"], "name": "who"}, ["type", "name"]),
+        ({"type": "what kind", "const": "which"}, ["type", "const"]),
+        ({"enum": "those named", "anyOf": list[str], "properties": "of it"}, ["enum", "anyOf", "properties"]),
+        (Keywords, ["type", "enum"]),
+        ({"const": "text"}, ["the value"]),
+        ({"type": ["string", "null"], "maxLength": 3}, ["the value"]),
+    ):
+        assert [leaf.name for leaf in form_of(schema_of(fields)).leaves] == names
+
+
+def test_what_a_type_says_to_others_is_refused_or_read():
+    pydantic = pytest.importorskip("pydantic")
+    bounded = Annotated[int, pydantic.Field(ge=0)]
+    inner = dataclasses.make_dataclass("inner", [("age", bounded)])
+    for fields in ({"age": bounded}, inner, {"all": list[inner] | None}, Annotated[str, "who"]):
+        with pytest.raises(PastaError, match=r"fields: .*: is not read in Annotated"):
+            schema_of(fields)
+    read = pydantic.dataclasses.dataclass(inner)
+    for fields in (read, {"x": read}, dataclasses.make_dataclass("outer", [("x", read)])):
+        [leaf] = form_of(schema_of(fields)).leaves
+        assert leaf.automaton.walk(b"-") < 0 <= leaf.automaton.walk(b"7")
+
+
+def test_no_types_are_named():
+    pydantic, name = pytest.importorskip("pydantic"), "Nope"
+    unknown = dataclasses.make_dataclass("unknown", [("x", name)])
+    for fields, match in (
+        (None, "None"),
+        (["name"], "name"),
+        (TypedDict("names", {"x": name}), "Nope"),
+        (unknown, "Nope"),
+        ({"a": unknown}, "Nope"),
+        (pydantic.create_model("model", x=(name, ...)), "not fully defined"),
+        ({1: str}, "1"),
+        (Within, "within"),
+    ):
+        with pytest.raises(PastaError, match=f"fields: .*{match}"):
+            schema_of(fields)
