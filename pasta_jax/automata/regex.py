@@ -14,7 +14,6 @@ from pasta_jax.automata.automaton import MOST_STATES, Automaton, of_tables
 from pasta_jax.automata.regex_tables import Tables
 from pasta_jax.errors import PastaError
 
-LONGEST = 1000  # characters of an expression from outside
 MOST = 4096  # states of its automaton
 # The compiler prefers the first of several alternatives, as searches do: a|ab would not accept "ab". With a character
 # at the end that occurs nowhere else, all of them last until there. (Unicode has no use for it.)
@@ -32,8 +31,6 @@ def trusted(pattern: str) -> Automaton:
 @functools.lru_cache(maxsize=32)  # up to 4 MB each
 def untrusted(pattern: str) -> tuple[Automaton, float]:
     """An expression from outside, and the seconds of the CPU that compiling it took."""
-    if len(pattern) > LONGEST:
-        raise PastaError(f"pattern: has more than {LONGEST:,} characters; shorten it")
     folder = str(Path(outlines_core.__file__).parents[1])
     command = [sys.executable, "-I", "-S", regex_tables.__file__, folder, str(MOST), str(MEMORY), str(SECONDS)]
     try:

@@ -29,6 +29,7 @@ from pasta_jax.errors import PastaError
 QUOTE, BACKSLASH = 0x22, 0x5C
 ESCAPES = {ord(char): byte for char, byte in zip('"\\ntrbf', (QUOTE, BACKSLASH, 10, 9, 13, 8, 12), strict=True)}
 DIGITS = 18
+LONGEST = 1000  # characters of a pattern
 
 _YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _BY_4 = "(0[48]|[2468][048]|[13579][26])"
@@ -130,26 +131,53 @@ def formatted(name: str) -> Automaton:
     return pruned(_quoted(trusted(FORMATS[name])))
 
 
-# As JSON Schema means them. The compiler's own \d has digits that other readers' versions of Unicode don't know.
-ASCII = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": "[ \\t\\n\\r]"}
+# Readers differ: re with and without ASCII, JavaScript, versions of Unicode. What is written is right for all of them:
+# each class holds what all count in it, and within [^…] what any does.
+_MOST = {"d": r"\d", "w": r"\w\p{L}\p{N}\p{Cn}", "s": r"\s\x1C-\x1F\u180E\uFEFF"}
+_LEAST = {"d": "0-9", "w": "0-9A-Za-z_", "s": r" \t\n\r"}
+_POSITIVE, _NEGATED = (
+    {letter: f"[{text}]" for letter, text in these.items()}
+    | {letter.upper(): f"[^{text}]" for letter, text in others.items()}
+    for these, others in ((_LEAST, _MOST), (_MOST, _LEAST))
+)
+_ANY = r"[^\n\r\u2028\u2029]"
+_CLASS = r"\[(\^?)(\]?(?:\\.|[^\]\\])*)\]"  # a ] that stands first is a character of the class
+_PARTS = re.compile(rf"\\(.)|{_CLASS}|\.", re.DOTALL)
 
 
 def matching(pattern: str) -> tuple[Automaton, float]:
     """A string in which an expression matches, all of it only between ^ and $; and the seconds it took to compile."""
+    if len(pattern) > LONGEST:
+        raise PastaError(f"pattern: has more than {LONGEST:,} characters; shorten it")
     escapes = len(pattern[:-1]) - len(pattern[:-1].rstrip("\\"))  # before the last character
     begins, ends = pattern.startswith("^"), pattern.endswith("$") and escapes % 2 == 0
     inner = pattern[begins : len(pattern) - ends]
-    inner = re.sub(r"\\(.)", lambda found: ASCII.get(found[1], found[0]), inner, flags=re.DOTALL)
     if (begins or ends) and "|" in inner and not _is_group(inner):
         raise PastaError("pattern: alternatives beside ^ or $ are ambiguous; put them into a group, as ^(a|b)$")
+    inner = _PARTS.sub(_for_all_readers, inner)
     content, seconds = untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}")
     return pruned(_quoted(content)), seconds
 
 
+def _for_all_readers(part: re.Match[str]) -> str:
+    """An escape, a class or a dot as one that means the same to all readers."""
+    escape, negated, inner = part.groups()
+    if escape is not None:
+        return _POSITIVE.get(escape, part[0])
+    if inner is None:
+        return _ANY
+    if operator := re.search(r"\[|&&|--|~~", re.sub(r"\\.", "x", inner, flags=re.DOTALL)):
+        raise PastaError(
+            f"pattern: {operator[0]} within [ ] has several meanings; put backslashes before it"
+        )
+    sets = _NEGATED if negated else _POSITIVE
+    inner = re.sub(r"\\(.)", lambda one: sets.get(one[1], one[0]), inner, flags=re.DOTALL)
+    return f"[{negated}{inner}]"
+
+
 def _is_group(text: str) -> bool:
     """Whether a | stands only within groups or classes of characters."""
-    bare = re.sub(r"\\.", "", text, flags=re.DOTALL)
-    bare, depth = re.sub(r"\[\^?\]?[^\]]*\]", "", bare), 0  # a ] that stands first is a character of the class
+    bare, depth = re.sub(_CLASS, "", re.sub(r"\\.", "x", text, flags=re.DOTALL)), 0
     for character in bare:
         depth += {"(": 1, ")": -1}.get(character, 0)
         if character == "|" and depth <= 0:

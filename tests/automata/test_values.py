@@ -75,6 +75,48 @@ def test_patterns_mean_what_they_mean_to_python(pattern):
         assert accepts(automaton, json.dumps(text, ensure_ascii=False)) == matches, text
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^[^\s@]+@[^\s@]+\.[^\s@]+$",
+        r"^[^\w]+$",
+        r"^[^\d]+$",
+        r"^\S+$",
+        r"^\W$",
+        r"^\D+$",
+        r"^..$",
+        r"^[^\W\d_]+$",
+        r"^[\S]$",
+    ],
+)
+def test_what_a_pattern_accepts_matches_for_every_reader(pattern):
+    automaton, rng, accepted = values.matching(pattern)[0], random.Random(3), 0
+    strange = "\xa0\u3000\u2028\u2029\u1680\ufeff\u0085\f\v\r\x1c\x1f۶é²½ªß漢٠𝟘"
+    for number in range(3000):
+        text = "".join(rng.choice(rng.choice(("ab1@.-_", strange))) for _ in range(rng.randrange(9)))
+        text += chr(rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)))) * (number % 2)
+        if accepts(automaton, json.dumps(text, ensure_ascii=False)):
+            accepted += 1
+            ends = pattern.replace("$", r"\Z").replace("..", "[^\n\r\u2028\u2029]" * 2)
+            assert re.search(ends, text), ascii(text)
+            assert re.search(ends, text, re.ASCII), ascii(text)
+            assert not ("\ufeff" in text and "s" in pattern.lower())  # a blank to JavaScript
+    assert accepted
+
+
+@pytest.mark.parametrize("pattern", ["[[a]]", "[^a&&b]", "^[^+--]$", "[a~~b]", "[[:alpha:]]", r"[\]a--b]"])
+def test_operators_on_classes_are_refused_by_name(pattern):
+    with pytest.raises(PastaError, match=r"pattern: .*(\[|&&|--|~~) within"):
+        values.matching(pattern)
+
+
+def test_classes_may_hold_what_separates_alternatives():
+    for pattern, text in ((r"^[\d|]$", "|"), (r"^[\[\]\\-]+$", "[]-"), (r"^[]|&~-]$", "]"), (r"^\[[a&]$", "[&")):
+        assert accepts(values.matching(pattern)[0], json.dumps(text))
+    with pytest.raises(PastaError, match="pattern: has more than 1,000"):
+        values.matching("." * 1001)
+
+
 def time_of_children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
