@@ -167,9 +167,7 @@ def _for_all_readers(part: re.Match[str]) -> str:
     if inner is None:
         return _ANY
     if operator := re.search(r"\[|&&|--|~~", re.sub(r"\\.", "x", inner, flags=re.DOTALL)):
-        raise PastaError(
-            f"pattern: {operator[0]} within [ ] has several meanings; put backslashes before it"
-        )
+        raise PastaError(f"pattern: {operator[0]} within [ ] has several meanings; put backslashes before it")
     sets = _NEGATED if negated else _POSITIVE
     inner = re.sub(r"\\(.)", lambda one: sets.get(one[1], one[0]), inner, flags=re.DOTALL)
     return f"[{negated}{inner}]"

@@ -151,9 +151,6 @@ def fill_all(
     if not options.fork and (after or options.fork_items):
         name = "after" if after else "fork_items"
         raise PastaError(f"{name}: orders threads, but fork=False writes one text; leave it out")
-    if options.fork and options.fork_items and any(leaf.items for leaf in form.leaves):
-        yield from _with_items(model, contexts, form, options, after, seen)
-        return
     template = template_of(model, options)
     prompts = [prompt_ids(model, form, context, options) for context in contexts]
     if not options.fork:
@@ -162,85 +159,97 @@ def fill_all(
             values = values_in(form, result.guests[0].text)
             if not result.guests[0].complete:
                 values[-1] = dataclasses.replace(values[-1], complete=False)
-            yield _filled(form, values, [result])
+            yield _filled(form, result.request, values, [result])
         return
     levels = levels_of(form, after)
-    if len(levels) == 1:
+    if len(levels) == 1 and not (options.fork_items and any(leaf.items for leaf in form.leaves)):
         fields = fields_of(form, model.tokenizer, model.config.vocab)
         requests = [fields_request(form, model, ids, template, {}, levels[0][0]) for ids in prompts]
         names = [field.leaf.name for field in fields]
         for result in _results(model, requests, config_of(options, len(fields), len(contexts)), names, seen):
-            yield _filled(form, read(form, fields, result), [result])
+            yield _filled(form, result.request, read(form, fields, result), [result])
         return
-    yield from _in_levels(model, prompts, form, options, levels, seen)
+    for first in range(0, len(contexts), options.lanes):  # as many as go on together, so that few are lost to a stop
+        some = contexts[first : first + options.lanes]
+        for one in _by_levels(model, some, form, options, levels, seen):
+            yield dataclasses.replace(one, index=first + one.index)
 
 
-def _in_levels(
+@dataclasses.dataclass
+class _Begun:
+    """What one context has so far."""
+
+    prompt_ids: list[int]
+    values: dict[int, Value] = dataclasses.field(default_factory=dict)  # by the fields' numbers
+    results: list[Result] = dataclasses.field(default_factory=list)
+    items: int = 0  # threads of items
+
+    def known(self, form: Form, names: Sequence[str]) -> dict[str, str]:
+        """The texts of complete fields by their names."""
+        found = {form.leaves[number].name: value.text for number, value in self.values.items() if value.complete}
+        return {name: found[name] for name in names if name in found}
+
+
+def _by_levels(
     model: Model,
-    prompts: Sequence[Sequence[int]],
+    contexts: Sequence[str],
     form: Form,
     options: FillOptions,
     levels: Sequence[tuple[list[int], list[str]]],
     seen: Seen | None,
 ) -> Iterator[Filled]:
-    """Fill in fields of which some wait for others."""
-    fields, template = fields_of(form, model.tokenizer, model.config.vocab), template_of(model, options)
-    written: list[dict[int, Value]] = [{} for _ in prompts]
-    results: list[list[Result]] = [[] for _ in prompts]
-    names = [leaf.name for leaf in form.leaves]
+    """Fill in fields after those that they read, and items of lists after their names."""
+    named, template = with_names(form) if options.fork_items else form, template_of(model, options)
+    fields, decoded = fields_of(named, model.tokenizer, model.config.vocab), 0
+    begun = [_Begun(prompt_ids(model, named, context, options)) for context in contexts]
     for group, reads in levels:
-        requests = []
-        for ids, values in zip(prompts, written, strict=True):
-            known = {name: values[names.index(name)] for name in reads}
-            texts = {name: value.text for name, value in known.items() if value.complete}
-            requests.append(fields_request(form, model, ids, template, texts, group))
-        config, own = config_of(options, len(group), len(prompts)), [names[number] for number in group]
-        for result in _results(model, requests, config, own, seen):
-            results[result.request].append(result)
-            found = read(form, [fields[number] for number in group], result)
-            written[result.request] |= dict(zip(group, found, strict=True))
-    for values, parts in zip(written, results, strict=True):
-        yield _filled(form, [values[number] for number in range(len(names))], parts)
+        own, numbered = [fields[number] for number in group], template.with_seed(decoded)
+        requests = [
+            fields_request(named, model, one.prompt_ids, numbered, one.known(form, reads), group) for one in begun
+        ]
+        config, names = config_of(options, len(group), len(contexts)), [field.leaf.name for field in own]
+        for result in _results(model, requests, config, names, seen):
+            one = begun[result.request]
+            one.results.append(result)
+            one.values |= dict(zip(group, read(named, own, result), strict=True))
+        lists = [number for number in group if form.leaves[number].items] if options.fork_items else []
+        if lists:
+            _add_items(model, begun, form, options, lists, reads, seen)
+        decoded += len(group)
+    for index, one in enumerate(begun):
+        yield _filled(form, index, [one.values[number] for number in range(len(fields))], one.results)
 
 
-def _with_items(
+def _add_items(
     model: Model,
-    contexts: Sequence[str],
+    begun: Sequence[_Begun],
     form: Form,
     options: FillOptions,
-    after: Mapping[str, Sequence[str]],
+    lists: Sequence[int],
+    reads: Sequence[str],
     seen: Seen | None,
-) -> Iterator[Filled]:
-    """Fill in a form whose lists of objects are first filled in with names."""
-    named, template = with_names(form), template_of(model, options)
-    found = {one.index: one for one in fill_all(model, contexts, named, options, after, seen)}
-    lists = [(number, leaf) for number, leaf in enumerate(form.leaves) if leaf.items]
-    requests, owners = [], []
-    for index, one in sorted(found.items()):
-        ids, own = prompt_ids(model, named, contexts[index], options), {}
-        for number, leaf in lists:
-            names = one.fields[number]
-            own[number] = item_fields(leaf, leaf.items, names, model) if names.complete else []
-        if asks := [_ask(model, ids, field, read) for pairs in own.values() for field, read in pairs]:
-            requests.append(request_of(asks, template))
+) -> None:
+    """Fill in the objects of lists, of which the names are known."""
+    template, requests, owners = template_of(model, options), [], []
+    for one in begun:
+        known = one.known(form, reads)
+        own = {
+            number: item_fields(form.leaves[number], one.values[number], model, known)
+            for number in lists
+            if one.values[number].complete
+        }
+        if asks := [_ask(model, one.prompt_ids, field, read) for pairs in own.values() for field, read in pairs]:
+            requests.append(request_of(asks, template.with_seed(len(form.leaves) + one.items)))
             owners.append((one, own))
-        else:
-            yield one
-    if not requests:
-        return
-    most = max(len(request.guests) for request in requests)
+    most = max((len(request.guests) for request in requests), default=1)
     labels = [f"item {number}" for number in range(1, most + 1)]
-    for result in _results(model, requests, config_of(options, most, len(requests)), labels, seen):
+    for result in _results(model, requests, config_of(options, most, max(1, len(requests))), labels, seen):
         one, own = owners[result.request]
-        values, fields = list(one.fields), [field for pairs in own.values() for field, _ in pairs]
-        items = iter(read(form, fields, result))
+        one.results.append(result)
+        one.items += len(result.guests)
+        items = iter(read(form, [field for pairs in own.values() for field, _ in pairs], result))
         for number, pairs in own.items():
-            if values[number].complete:
-                values[number] = list_of(values[number], [next(items) for _ in pairs])
-        both = _filled(form, values, [result])
-        sums = ("tokens", "steps", "prompt_tokens", "prefill_ms", "decode_ms")
-        added = {name: getattr(one, name) + getattr(both, name) for name in sums}
-        yield dataclasses.replace(both, index=one.index, **added)
+            one.values[number] = list_of(one.values[number], [next(items) for _ in pairs])
 
 
 def ask_all(model: Model, context: str, questions: Sequence[str], options: FillOptions) -> list[Reply]:
@@ -273,12 +282,12 @@ def _results(
             seen(names[item.thread - 1], item)
 
 
-def _filled(form: Form, values: Sequence[Value], results: Sequence[Result]) -> Filled:
+def _filled(form: Form, index: int, values: Sequence[Value], results: Sequence[Result]) -> Filled:
     incomplete = tuple(one.name for one in values if not one.complete)
     text = json.dumps(nested(values), ensure_ascii=False) if incomplete else text_of(form, values)
     traces = [result.trace for result in results]
     return Filled(
-        index=results[0].request,
+        index=index,
         value=json.loads(text),
         text=text,
         incomplete=incomplete,

@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pasta_jax.fields.form import Field, Value, field_of
-from pasta_jax.fields.schema import Form, Items, Leaf
+from pasta_jax.fields.schema import Form, Leaf
 from pasta_jax.weights.model import Model
 
 
@@ -20,10 +20,10 @@ def with_names(form: Form) -> Form:
     return Form(tuple(map(named, form.leaves)), form.around)
 
 
-def item_fields(leaf: Leaf, items: Items, names: Value, model: Model) -> list[tuple[Field, dict[str, str]]]:
-    """The field of each item of a list, and what it reads: the names. It follows them, under its own."""
+def item_fields(leaf: Leaf, names: Value, model: Model, known: Mapping[str, str]) -> list[tuple[Field, dict[str, str]]]:
+    """The field of each item of a list, and what it reads: what the list does, and the names. It follows them."""
     *outer, last = leaf.path or ("items",)
-    read = {last: names.text}
+    read, items = {**known, last: names.text}, leaf.items
     return [
         (field_of(Leaf((*outer, name), items.automaton, items.about), model.tokenizer, model.config.vocab), read)
         for name in json.loads(names.text)

@@ -1,5 +1,6 @@
 """launch.fill on a tiny model: records in order, resumed, and mistakes on one line."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from absl.testing import flagsaver
 from configs.fill import smollm2_135m
 from pasta_jax.answer import fill as pipeline
 from pasta_jax.errors import PastaError
+from pasta_jax.fields import fill as fields_fill
 from pasta_jax.runs.settings import changed
 from tests.helpers.traces import tiny_model
 
@@ -77,6 +79,23 @@ def test_a_stopped_run_goes_on_and_equals_one_that_was_not(run, monkeypatch):
     assert "resuming: part.jsonl.part has 1 of 2 texts" in err
     resumed = [json.loads(line) for line in Path("part.jsonl").read_text().splitlines()]
     assert [one["value"] for one in resumed] == [one["value"] for one in records]
+
+
+def test_a_stopped_run_with_fields_that_wait_goes_on(run, monkeypatch):
+    whole, count = fields_fill._results, itertools.count(1)
+
+    def stopping(*arguments):
+        for result in whole(*arguments):
+            if next(count) == 4:  # the second text's second level
+                raise KeyboardInterrupt
+            yield result
+
+    monkeypatch.setattr(fields_fill, "_results", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run({"after": ("n:kind",)}, output="out.jsonl")
+    _, err = run({"after": ("n:kind",)}, output="out.jsonl")
+    assert "has 1 of 2 texts" in err
+    assert [json.loads(line)["index"] for line in Path("out.jsonl").read_text().splitlines()] == [0, 1]
 
 
 def test_without_output_records_are_printed(run):

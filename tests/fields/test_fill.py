@@ -17,7 +17,7 @@ from pasta_jax.decode import device_loop
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.fill import fields_request, levels_of, template_of
+from pasta_jax.fields.fill import fields_request, levels_of, prompt_ids, read, template_of
 from pasta_jax.fields.form import fields_of, nested, text_of, value_of, values_in
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
@@ -238,6 +238,20 @@ def test_fields_wait_for_those_that_they_read():
         levels_of(form, {"a": ["z"]})
     [field] = [field for field in fields_of(form, MODEL.tokenizer, 384) if field.leaf.name == "b"]
     assert field.before({"a": '"x"'}) == '{"a": "x", "b": "'
+
+
+def test_fields_that_wait_are_those_of_separate_requests():
+    schema = {"type": "object", "properties": {name: {"type": "string", "maxLength": 6} for name in "abc"}}
+    form, options = form_of(schema), FillOptions(max_tokens=40, temperature=1.5, seed=5)
+    settings = {"max_tokens": 40, "rows": 4, "temperature": 1.5, "seed": 5}
+    filled = pasta.fill(MODEL, "abc", schema, after={"a": ["c"]}, **settings)
+    ids, texts = prompt_ids(MODEL, form, "abc", options), [value.text for value in filled.fields]
+    for seed, (number, known) in enumerate([(1, {}), (2, {}), (0, {"c": texts[2]})]):
+        request = fields_request(form, MODEL, ids, template_of(MODEL, options).with_seed(seed), known, [number])
+        [result] = generate(MODEL, [request], CONFIG)
+        [value] = read(form, [fields_of(form, MODEL.tokenizer, MODEL.config.vocab)[number]], result)
+        assert value == filled.fields[number]
+    assert len(set(texts)) == 3
 
 
 def test_answers_to_questions_are_those_of_separate_prompts():

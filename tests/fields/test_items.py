@@ -5,7 +5,7 @@ import json
 import pytest
 
 import pasta_jax as pasta
-from pasta_jax.automata.automaton import sequence, texts
+from pasta_jax.automata.automaton import Automaton, sequence, texts
 from pasta_jax.automata.tokens import over_tokens
 from pasta_jax.automata.vocabulary import pieces
 from pasta_jax.decode.generate import generate
@@ -28,6 +28,7 @@ SCHEMA = {
     "properties": {"n": {"type": "boolean"}, "in": {"type": "object", "properties": {"people": PEOPLE}}},
     "$defs": {"person": PERSON},
 }
+ITEM = form_of(PERSON).whole
 OPTIONS = {"max_tokens": 60, "rows": 4, "temperature": 1.5, "instruction": "?"}
 
 
@@ -52,7 +53,8 @@ def test_items_are_those_of_a_request_for_each_that_has_read_the_names(seed):
     names, found = named.value["in"]["people"], filled.value["in"]["people"]
     assert (len(names), named.value["n"]) == (len(found), filled.value["n"])
     for number, (name, item) in enumerate(zip(names, found, strict=True)):
-        assert alone(named.fields[1].text, name, seed + number) == item
+        before = f'{{"in": {{"people": {named.fields[1].text}, {dumped(name)}:'
+        assert json.loads(alone(SCHEMA, before, ITEM, seed + 2 + number)) == item
     assert filled.tokens > named.tokens
     assert filled.steps > named.steps
 
@@ -68,21 +70,36 @@ def named_schema() -> dict:
     }
 
 
-def alone(names: str, name: str, seed: int) -> dict:
-    """An item as a request of its own."""
+def alone(whole: dict, before: str, automaton: Automaton, seed: int) -> str:
+    """A value's text from a request of its own."""
     options = FillOptions(**OPTIONS, seed=seed)
-    ids = prompt_ids(MODEL, with_names(form_of(SCHEMA)), "abc", options)
-    before = f'{{"in": {{"people": {names}, {json.dumps(name, ensure_ascii=False)}:'
-    [written] = generate(
-        MODEL, [request_of([ask(ids, before)], template_of(MODEL, options))], DecodeConfig(1, 4, 2048)
-    )[0].guests
+    ids = prompt_ids(MODEL, with_names(form_of(whole)), "abc", options)
+    held = over_tokens(sequence(texts([b"", b" "]), automaton), pieces(MODEL.tokenizer, MODEL.config.vocab))
+    request = request_of([Ask((*ids, *MODEL.tokenizer.encode(before)), held)], template_of(MODEL, options))
+    [written] = generate(MODEL, [request], DecodeConfig(1, 4, 2048))[0].guests
     assert written.complete
-    return json.JSONDecoder().raw_decode(written.text.lstrip(" "))[0]
+    text = written.text.lstrip(" ")
+    return text[: json.JSONDecoder().raw_decode(text)[1]]
 
 
-def ask(ids: list[int], before: str) -> Ask:
-    value = sequence(texts([b"", b" "]), form_of(PERSON).whole)
-    return Ask((*ids, *MODEL.tokenizer.encode(before)), over_tokens(value, pieces(MODEL.tokenizer, MODEL.config.vocab)))
+def test_a_list_and_its_items_read_what_it_waits_for_and_is_read_with_its_items():
+    number = {"type": "integer", "minimum": 0, "maximum": 999}
+    whole = {"type": "object", "properties": {"sum": number, "all": PEOPLE | {"items": PERSON}, "n": number}}
+    after = {"all": ["n"], "sum": ["all"]}
+    for seed in range(2):
+        filled = pasta.fill(MODEL, "abc", whole, after=after, fork_items=True, seed=seed, **OPTIONS)
+        total, people, n = (value.text for value in filled.fields)
+        leaves = with_names(form_of(whole)).leaves
+        assert alone(whole, '{"n":', leaves[2].automaton, seed) == n
+        names = alone(whole, f'{{"n": {n}, "all":', leaves[1].automaton, seed + 1)
+        assert alone(whole, f'{{"all": {people}, "sum":', leaves[0].automaton, seed + 2) == total
+        for place, (name, item) in enumerate(zip(json.loads(names), json.loads(people), strict=True)):
+            before = f'{{"n": {n}, "all": {names}, {dumped(name)}:'
+            assert json.loads(alone(whole, before, ITEM, seed + 3 + place)) == item
+
+
+def dumped(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
 
 
 def test_lists_of_other_values_stay_one_thread_and_what_is_cut_off_is_named():
