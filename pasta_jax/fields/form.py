@@ -131,10 +131,10 @@ def nested(values: Sequence[Value]) -> Any:
     """The complete values as plain data, in the objects of their paths."""
     found: dict[str, Any] = {}
     for value in values:
+        if not value.path:
+            return json.loads(value.text) if value.complete else None
         if not value.complete:
             continue
-        if not value.path:
-            return json.loads(value.text)
         inner = found
         for key in value.path[:-1]:
             inner = inner.setdefault(key, {})

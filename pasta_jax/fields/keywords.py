@@ -1,6 +1,7 @@
 """Keywords of JSON schemas: what each says, checked."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pasta_jax.errors import PastaError
@@ -10,6 +11,17 @@ IGNORED = {
     "$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "deprecated",
     "readOnly", "writeOnly", "required", "additionalProperties", "discriminator",
 }  # fmt: skip
+KEYWORDS = {
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": set(),
+    "boolean": set(),
+    "null": set(),
+    "array": {"items", "minItems", "maxItems"},
+    "object": {"properties", "required", "additionalProperties"},
+}
+# What formats look like, for a prompt: a model that copies "10 May 1815" can't go on after "10".
+SHAPES = {"date": "YYYY-MM-DD", "time": "HH:MM:SSZ", "date-time": "YYYY-MM-DDTHH:MM:SSZ", "uuid": "UUID"}
 
 
 def bounds_of(schema: dict[str, Any]) -> tuple[int | None, int | None]:
@@ -73,6 +85,30 @@ def count_of(schema: dict[str, Any], name: str) -> int | None:
     if value is not None and (type(value) is not int or not 0 <= value <= 1 << 20):
         raise PastaError(f"{name}: {shown(value)}; must be a whole number from 0 to {1 << 20:,}")
     return value
+
+
+def about_of(schema: dict[str, Any], resolved: Callable[[Any], dict[str, Any]]) -> str:
+    """The type and description of a field, for a prompt."""
+    kind, description = _kind(schema, resolved), schema.get("description")
+    return f"{kind}, {description}" if description and isinstance(description, str) else kind
+
+
+def _kind(schema: dict[str, Any], resolved: Callable[[Any], dict[str, Any]]) -> str:
+    """The type of a value; of a list, that of its items where it says more than a name."""
+    if "enum" in schema:
+        choices = choices_of(schema)[:20]
+        return "one of " + ", ".join(
+            one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in choices
+        )
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        kinds = [_kind(resolved(one), resolved) for one in options]
+        return (", or " if any("," in kind for kind in kinds) else " or ").join(kinds)
+    kinds, shape = schema.get("type", "value"), schema.get("format")
+    kind = kinds if isinstance(kinds, str) else " or ".join(kinds)
+    if kind == "array" and "const" not in schema:
+        inner = _kind(resolved(schema["items"]), resolved)
+        return kind if inner in KEYWORDS else f"array of {inner}"
+    return f"{kind}, {SHAPES[shape]}" if shape in list(SHAPES) else kind
 
 
 def both(one: dict[str, Any], other: dict[str, Any], key: str, place: str) -> dict[str, Any]:

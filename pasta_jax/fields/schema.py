@@ -13,7 +13,7 @@ from typing import Any
 from pasta_jax.automata import values
 from pasta_jax.automata.automaton import Automaton, either, listed, sequence, texts
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.keywords import IGNORED, both, bounds_of, choices_of, count_of, shown
+from pasta_jax.fields.keywords import IGNORED, KEYWORDS, about_of, both, bounds_of, choices_of, count_of, shown
 
 Schema = Mapping[str, Any]
 
@@ -26,18 +26,6 @@ MOST_STATES = 1 << 15  # of the automata of all values; equal schemas of values 
 MOST_PATTERNS = 32  # each is compiled in a process of its own
 PATTERNS_S = 2  # of the CPU, to compile all of them
 NAME = 60  # characters of an item's name, at most
-
-KEYWORDS = {
-    "string": {"minLength", "maxLength", "pattern", "format"},
-    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
-    "number": set(),
-    "boolean": set(),
-    "null": set(),
-    "array": {"items", "minItems", "maxItems"},
-    "object": {"properties"},
-}
-# What formats look like, for a prompt: a model that copies "10 May 1815" can't go on after "10".
-SHAPES = {"date": "YYYY-MM-DD", "time": "HH:MM:SSZ", "date-time": "YYYY-MM-DDTHH:MM:SSZ", "uuid": "UUID"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,7 +71,7 @@ class Form:
 def form_of(schema: Schema) -> Form:
     """The fields of a schema; a schema is refused within a second, but for its patterns (PATTERNS_S)."""
     try:
-        text = json.dumps(schema, ensure_ascii=False)
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
         too_large = len(text.encode()) > MOST_BYTES
     except (TypeError, ValueError, RecursionError) as error:
         reason = "not valid Unicode" if isinstance(error, UnicodeEncodeError) else "no JSON"
@@ -143,9 +131,10 @@ class _Reader:
             return
         if len(self._leaves) == MOST_FIELDS:
             raise PastaError(f"{place}: the schema has more than {MOST_FIELDS} fields; ask for fewer at a time")
-        automaton = self._value(schema, place, depth, refs)  # checks what `_about` reads
+        automaton = self._value(schema, place, depth, refs)  # checks what `about_of` reads
         items = self._items(schema, path, depth, refs) if self._items_too else None
-        self._leaves.append(Leaf(path, automaton, _about(schema), items))
+        about = about_of(schema, lambda one: self._resolved(one, place, frozenset())[0])
+        self._leaves.append(Leaf(path, automaton, about, items))
         self._around.append("")
 
     def _items(self, schema: dict[str, Any], path: tuple[str, ...], depth: int, refs: frozenset[str]) -> Items | None:
@@ -219,6 +208,8 @@ class _Reader:
             ]
             _refuse_others(schema, {"type"}.union(*(KEYWORDS.get(kind, ()) for kind in kinds)))
             return either(*(self._value(one, place, depth + 1, refs) for one in one_of))
+        if kinds is None:
+            _refuse_others(schema, set().union(*KEYWORDS.values()))
         if not isinstance(kinds, str) or kinds not in KEYWORDS:
             raise PastaError(f"type: {shown(kinds)}; use one of {', '.join(KEYWORDS)}")
         _refuse_others(schema, {"type"} | KEYWORDS[kinds])
@@ -269,15 +260,6 @@ class _Reader:
                 )
             return values.formatted(schema["format"])
         return values.string(count_of(schema, "minLength") or 0, count_of(schema, "maxLength"))
-
-
-def _about(schema: dict[str, Any]) -> str:
-    """The type and description of a field, for a prompt."""
-    kinds, shape, description = schema.get("type", "value"), schema.get("format"), schema.get("description")
-    if "enum" in schema:
-        kinds = "one of " + ", ".join(map(str, choices_of(schema)[:20]))
-    parts = [kinds if isinstance(kinds, str) else " or ".join(kinds), SHAPES.get(shape) if shape else None]
-    return ", ".join(part for part in [*parts, description] if part and isinstance(part, str))
 
 
 def _properties(schema: dict[str, Any], place: str) -> dict[str, Any]:

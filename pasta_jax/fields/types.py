@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from pasta_jax.errors import PastaError, brief
-from pasta_jax.fields.schema import KEYWORDS, Schema
+from pasta_jax.fields.keywords import KEYWORDS
+from pasta_jax.fields.schema import Schema
 
 
 def _are_types(value: Any) -> bool:

@@ -67,6 +67,21 @@ def test_types_become_fields_in_their_order():
     ]
 
 
+def test_a_prompt_says_what_a_value_looks_like_within_others_and_choices_as_json():
+    for kind, about in (
+        (datetime.date | None, "string, YYYY-MM-DD, or null"),
+        (list[datetime.date], "array of string, YYYY-MM-DD"),
+        (int | str, "integer or string"),
+        (list[str], "array"),
+        (list[Owner], "array"),
+        (list[Colour] | None, "array of one of blue, red, or null"),
+        (Literal["a", None], "one of null, a"),
+        ({"enum": [True, "é", ["é"]]}, 'one of true, é, ["é"]'),
+        ({"type": ["integer", "null"], "description": "which"}, "integer or null, which"),
+    ):
+        assert [leaf.about for leaf in form_of(schema_of({"x": kind})).leaves] == [about]
+
+
 def test_pydantic_models_are_schemas():
     pydantic = pytest.importorskip("pydantic")
     model = pydantic.create_model("Model", name=(str, ...), age=(int, pydantic.Field(ge=0, le=150)))
