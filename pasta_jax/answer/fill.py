@@ -18,7 +18,7 @@ from pasta_jax.fields.fill import Filled, Seen, fill_all, template_of
 from pasta_jax.fields.form import fields_of
 from pasta_jax.fields.schema import MOST_BYTES, Form, form_of
 from pasta_jax.files import fingerprints
-from pasta_jax.files.atomic import write_whole
+from pasta_jax.files.atomic import check_file, refuse_inputs, write_whole
 from pasta_jax.files.validated import AtLeastZero, Count, read_json
 from pasta_jax.progress import quiet, say, show
 from pasta_jax.runs import records
@@ -51,6 +51,9 @@ class FillRecord:
 
 def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path | None) -> list[FillRecord]:
     """Fill in the schema for every text; the same call resumes a stopped run."""
+    if output is not None:
+        check_file(output, f"--output={output}")
+        refuse_inputs({"output": output}, {"schema": schema, "prompts_file": prompts_file})
     form = form_of(read_json(schema, dict[str, Any], 4 * MOST_BYTES, "write a JSON schema"))
     prompts = read_prompts_file(prompts_file)
     compilation_cache.seconds()  # counts from here
@@ -106,7 +109,9 @@ def waits(after: Sequence[str]) -> dict[str, list[str]]:
         name, colon, others = part.partition(":")
         if not colon or not others.split():
             raise PastaError(f'config.after: {part!r}: write a field and those that it reads, as "summary:name year"')
-        found[name.strip()] = others.split()
+        if (name := name.strip()) in found:
+            raise PastaError(f"config.after: {name!r}: stated twice; write all that it reads once")
+        found[name] = others.split()
     return found
 
 
@@ -115,11 +120,15 @@ def depends_on(settings: FillSettings, model: Model, form: Form, prompts: Sequen
     options, texts = settings.request, [prompt.text for prompt in prompts]
     fields = {"instruction": options.instruction, "system": options.system, "max_tokens": options.max_tokens}
     fields |= {"fork": options.fork} | recorded(template_of(model, options).rules)
-    fields |= {"fork_items": True} if options.fork_items else {}
+    of_form = [*form.around, *(leaf.automaton.key + leaf.about for leaf in form.leaves)]
+    if options.fork_items:
+        fields |= {"fork_items": True}
+        every = [leaf.items for leaf in form.leaves if leaf.items]
+        of_form += [text for one in every for text in (one.names.key, one.automaton.key, one.about)]
     return {
         "model": f"{model.identity}",
         "prompts": f"{len(texts)} texts {fingerprints.of_texts(texts)}",
-        "--schema": fingerprints.of_texts([*form.around, *(leaf.automaton.key + leaf.about for leaf in form.leaves)]),
+        "--schema": fingerprints.of_texts(of_form),
         "config.after": " ".join(settings.after),
         **{f"config.request.{key}": value for key, value in fields.items()},
     }

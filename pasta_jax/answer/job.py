@@ -7,7 +7,7 @@ from typing import Literal
 
 from pasta_jax.answer.prompts import Prompt, read_baseline, read_program, read_prompt, read_prompts_file
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import check_file
+from pasta_jax.files.atomic import check_file, refuse_inputs
 from pasta_jax.lang.program import Program
 
 
@@ -70,6 +70,8 @@ def read_job(
     """Read the inputs and refuse flags that contradict each other."""
     if prompt is not None and prompts_file is not None:
         raise PastaError("--prompt and --prompts_file: pass one of the two")
+    inputs = {"prompts_file": prompts_file, "program": program_file, "baseline": baseline_file}
+    refuse_inputs(outputs.by_flag(), inputs)
     prompts = (read_prompt(prompt),) if prompts_file is None else tuple(read_prompts_file(prompts_file))
     if program_file is not None:
         if len(prompts) > 1:

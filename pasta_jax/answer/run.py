@@ -27,6 +27,8 @@ from pasta_jax.weights.source import load
 
 def run(settings: DecodeSettings, job: Job) -> list[AnswerRecord]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
+    if settings.system and not settings.chat:
+        raise PastaError("config.system: without a chat template there is no system message; drop it, or config.chat")
     compilation_cache.seconds()  # counts from here
     mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)

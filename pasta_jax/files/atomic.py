@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -143,6 +143,14 @@ def check_file(path: Path, name: str) -> None:
     except (OSError, ValueError) as error:  # the latter for a name with a NUL
         reason = getattr(error, "strerror", None) or error
         raise PastaError(f"{name}: {reason}; choose a folder that you may write to") from None
+
+
+def refuse_inputs(outputs: Mapping[str, Path], inputs: Mapping[str, Path | None]) -> None:
+    """Refuse to write over a file that is read; both by the names of their flags."""
+    for flag, path in outputs.items():
+        for other, read in inputs.items():
+            if read is not None and os.path.realpath(read) == os.path.realpath(path):
+                raise PastaError(f"--{flag}={path}: is --{other}, which it would overwrite; choose another file")
 
 
 def disk_is_full(error: BaseException) -> bool:

@@ -10,8 +10,10 @@ from absl.testing import flagsaver
 
 from configs.fill import smollm2_135m
 from pasta_jax.answer import fill as pipeline
+from pasta_jax.answer.prompts import Prompt
 from pasta_jax.errors import PastaError
 from pasta_jax.fields import fill as fields_fill
+from pasta_jax.fields.schema import form_of
 from pasta_jax.runs.settings import changed
 from tests.helpers.traces import tiny_model
 
@@ -111,8 +113,25 @@ def test_without_output_records_are_printed(run):
         ({"prompts_file": None}, "--prompts_file is missing"),
         ({"overrides": {"after": ("kind",)}}, "config.after: 'kind'"),
         ({"overrides": {"after": ("kind:z",)}}, "after: 'z'"),
+        ({"overrides": {"after": ("n:kind", "n:n")}}, "config.after: 'n': stated twice"),
+        ({"output": "none/out.jsonl"}, "--output=none/out.jsonl: none: no such folder"),
+        ({"output": "."}, "--output=.: is a folder"),
+        ({"output": "t.jsonl"}, "--output=t.jsonl: is --prompts_file"),
+        ({"output": "./s.json"}, "--output=s.json: is --schema"),
     ],
 )
 def test_mistakes_are_named(run, given, match):
     with pytest.raises(PastaError, match=match):
         run(**given)
+    assert not Path("none").exists()
+
+
+def test_what_is_asked_of_items_is_part_of_what_records_depend_on():
+    def header(description: str, fork_items: bool) -> str:
+        item = {"type": "object", "properties": {"a": {"const": 1, "description": description}, "b": {"const": 2}}}
+        form = form_of({"type": "object", "properties": {"all": {"type": "array", "items": item}}})
+        settings = changed(smollm2_135m(), **{"request.fork_items": fork_items})
+        return pipeline.depends_on(settings, tiny_model(), form, [Prompt("x", "t")])["--schema"]
+
+    assert header("one", False) == header("other", False)  # a list's prompt doesn't have it
+    assert header("one", True) != header("other", True)

@@ -151,3 +151,8 @@ def test_answers_are_written_as_alpaca_eval_reads_them(answer):
     assert "dataset" not in second
     _, err = answer(prompts_file="prompts.json", sequential=True, baseline="out.json")
     assert "theoretical speedup 1.00" in err
+
+
+def test_a_system_message_without_a_chat_template_is_refused(answer):
+    with pytest.raises(PastaError, match=r"config\.system: "):
+        answer(prompt="x", overrides={"chat": False, "system": "be short"})

@@ -181,6 +181,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_decoding(answer, mon
         ({"prompt": "x", "trace": "."}, "--trace=.: is a folder"),
         ({"prompt": "x", "html": "bad.txt/h.html"}, "--html=bad.txt/h.html: bad.txt: Not a directory; create"),
         ({"prompt": "x", "html": "a", "svg": "a"}, "--html --svg: two flags name the same file"),
+        ({"prompts_file": "two.jsonl", "output": "./two.jsonl"}, "--output=two.jsonl: is --prompts_file"),
         ({"prompt": "x", "baseline": "two.jsonl"}, "has 2 answers for 1 prompts"),
         ({"prompts_file": "two.jsonl", "baseline": "two.jsonl"}, r"two\.jsonl: line 1: not a sequential answer"),
         (
