@@ -5,8 +5,9 @@ import contextlib
 import dataclasses
 import html
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import overload
 
@@ -132,6 +133,9 @@ def load_model(
         )
     given = {"preset": name} if is_preset else {"path": name}
     named = {"adapter": adapter, "drafter": drafter}
+    for key, path in named.items():
+        if not isinstance(path, str | os.PathLike | None):
+            raise PastaError(f"{key} {path!r}: expected a path or a name")
     given |= {key: "" if path is None else os.fspath(path) for key, path in named.items()}
     given |= {"policy": policy, "constant": constant}
     source = settings.read(given | {"dtype": dtype or "auto", "kernel": kernel}, ModelSource, "load_model")
@@ -210,7 +214,7 @@ def fill(
     and the rules of an answer (docs/API.md).
     """
     chosen, single = settings.read(options, FillOptions, "fill"), isinstance(context, str)
-    contexts = [context] if single else list(context)
+    contexts = _texts(model, [context] if single else context, "fill.context")
     form = form_of(schema_of(fields))
     with _compiling_is_announced():
         filled = sorted(fill_all(model, contexts, form, chosen, after or {}), key=lambda one: one.index)
@@ -219,9 +223,30 @@ def fill(
 
 def ask(model: Model, context: str, questions: Sequence[str], **options: object) -> list[Reply]:
     """Answer several questions about one context, which is computed once, at a time. Options as for `fill`."""
+    if unused := [name for name in ("fork", "fork_items", "instruction") if name in options]:
+        raise PastaError(f"ask.{unused[0]}: is an option of fill alone; leave it out")
     chosen = settings.read(options, FillOptions, "ask")
+    [context], questions = _texts(model, [context], "ask.context"), _texts(model, questions, "ask.questions")
     with _compiling_is_announced():
         return ask_all(model, context, questions, chosen)
+
+
+def _texts(model: Model, values: object, name: str) -> list[str]:
+    """The texts that a model reads."""
+    _require_model(model)
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise PastaError(f"{name}: expected texts, got {type(values).__name__}; pass a list")
+    for text in (values := list(values)):
+        if not isinstance(text, str):
+            raise PastaError(f"{name}: expected text, got {type(text).__name__}")
+        if re.search("[\ud800-\udfff]", text):
+            raise PastaError(f"{name}: not valid Unicode; correct it")
+    return values
+
+
+def _require_model(model: object) -> None:
+    if not isinstance(model, Model):
+        raise PastaError(f"model {model!r}: expected what load_model returns")
 
 
 @contextlib.contextmanager
@@ -247,6 +272,7 @@ def _requests(
     model: Model, prompts: Sequence[Prompt], options: dict[str, object]
 ) -> tuple[list[Request], DecodeConfig, tuple[str, ...]]:
     """Requests, how to decode them, and the texts that end their answers."""
+    _require_model(model)
     chosen = settings.read(options, Options, "generate")
     sequential = model.positions is None if chosen.sequential is None else chosen.sequential
     unasked = template(chosen, model.defaults, sequential)
@@ -269,9 +295,11 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
         if not prompt.strip():
             raise PastaError("the text is blank; write a question")
         if not chat:
+            _refuse_system(system)
             return model.tokenizer.prompt_ids(prompt), prompt
         messages = [("user", prompt)]
     elif hasattr(prompt, "__len__") and all(isinstance(item, Integral) for item in prompt):
+        _refuse_system(system)
         ids = [int(item) for item in prompt]
         end = max(model.tokenizer.vocab_size, model.tokenizer.tags.end)  # what follows pads the embedding
         if unknown := [id for id in ids if not 0 <= id < end]:
@@ -284,6 +312,11 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
     if system and messages[0][0] != "system":
         messages = [("system", system), *messages]
     return model.tokenizer.chat(messages), messages[-1][1]
+
+
+def _refuse_system(system: str) -> None:
+    if system:
+        raise PastaError("system: needs the chat template, which this prompt is not put into; write it into the prompt")
 
 
 def _pair(number: int, message: Message) -> tuple[str, str]:

@@ -115,8 +115,10 @@ def levels_of(form: Form, after: Mapping[str, Sequence[str]]) -> list[tuple[list
     Fields that wait for the same others are decoded together.
     """
     numbers = {leaf.name: number for number, leaf in enumerate(form.leaves) if len(leaf.path) == 1}
+    if not isinstance(after, Mapping) or not all(isinstance(others, list | tuple) for others in after.values()):
+        raise PastaError(f"after: {after!r}: write the names that each field reads, as {{'summary': ['name', 'year']}}")
     for name, others in after.items():
-        if unknown := [one for one in (name, *others) if one not in numbers]:
+        if unknown := [one for one in (name, *others) if one not in [*numbers]]:
             raise PastaError(
                 f"after: {unknown[0]!r}: no field of the schema's first level; use one of {', '.join(numbers)}"
             )
@@ -254,7 +256,7 @@ def _add_items(
 
 def ask_all(model: Model, context: str, questions: Sequence[str], options: FillOptions) -> list[Reply]:
     """Answer questions about one context, which is computed once."""
-    if isinstance(questions, str) or not questions:
+    if not questions:
         raise PastaError("questions: pass a list of at least one")
     asks = [Ask(tuple(_chat(model, f"{context.rstrip()}\n\n{question}", options))) for question in questions]
     request = request_of(asks, template_of(model, options))

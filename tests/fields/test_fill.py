@@ -204,10 +204,38 @@ def test_what_orders_threads_is_refused_where_there_are_none():
     for options in ({"after": {"b": ["a"]}}, {"fork_items": True}):
         with pytest.raises(PastaError, match="orders threads"):
             pasta.fill(MODEL, "a", {"a": str, "b": str}, fork=False, **options)
-    with pytest.raises(PastaError, match="pass a list"):
-        pasta.ask(MODEL, "It is red.", "Who?")
     with pytest.raises(PastaError, match="flags have no place"):
         schema_of(re.compile("a b", re.VERBOSE))
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: pasta.fill("smollm2_135m", "a", {"b": str}), "model 'smollm2_135m'"),
+        (lambda: pasta.generate(None, "a"), "model None"),
+        (lambda: pasta.fill(MODEL, 5, {"b": str}), "fill.context: .*int"),
+        (lambda: pasta.fill(MODEL, ["a", 3], {"b": str}), "fill.context: .*int"),
+        (lambda: pasta.fill(MODEL, {"a": "b"}, {"b": str}), "fill.context: .*dict"),
+        (lambda: pasta.fill(MODEL, "\ud800", {"b": str}), "fill.context: not valid Unicode"),
+        (lambda: pasta.fill(MODEL, "a", None), "fields: None"),
+        (lambda: pasta.fill(MODEL, "a", {"b": str}, after=["b"]), "after: "),
+        (lambda: pasta.fill(MODEL, "a", {"b": str}, after={"b": None}), "after: "),
+        (lambda: pasta.fill(MODEL, "a", {"b": str, "c": str}, after={"b": "c"}), "after: "),
+        (lambda: pasta.fill(MODEL, "a", {"b": str, "c": str}, after={"b": [["c"]]}), r"after: \['c'\]: no field"),
+        (lambda: pasta.ask(MODEL, 3, ["b"]), "ask.context: .*int"),
+        (lambda: pasta.ask(MODEL, "It is red.", "Who?"), "ask.questions: .*pass a list"),
+        (lambda: pasta.ask(MODEL, "a", None), "ask.questions: .*NoneType"),
+        (lambda: pasta.ask(MODEL, "a", []), "questions: pass a list"),
+        (lambda: pasta.ask(MODEL, "a", ["b"], fork=False), "ask.fork: "),
+        (lambda: pasta.ask(MODEL, "a", ["b"], instruction="c"), "ask.instruction: "),
+        (lambda: pasta.generate(MODEL, "a", chat=False, system="b"), "prompt 0: system: "),
+        (lambda: pasta.generate(MODEL, [1, 2], system="b"), "prompt 0: system: "),
+        (lambda: pasta.load_model("smollm2_135m", adapter=5), "adapter 5"),
+    ],
+)
+def test_misuse_is_named(call, match):
+    with pytest.raises(PastaError, match=match):
+        call()
 
 
 def test_deep_schemas_are_refused():
