@@ -89,7 +89,12 @@ def count_of(schema: dict[str, Any], name: str) -> int | None:
 
 def about_of(schema: dict[str, Any], resolved: Callable[[Any], dict[str, Any]]) -> str:
     """The type and description of a field, for a prompt."""
-    kind, description = _kind(schema, resolved), schema.get("description")
+    return described(_kind(schema, resolved), schema)
+
+
+def described(kind: str, schema: dict[str, Any]) -> str:
+    """A type with the schema's description, if that is text."""
+    description = schema.get("description")
     return f"{kind}, {description}" if description and isinstance(description, str) else kind
 
 

@@ -13,7 +13,17 @@ from typing import Any
 from pasta_jax.automata import values
 from pasta_jax.automata.automaton import Automaton, either, listed, sequence, texts
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.keywords import IGNORED, KEYWORDS, about_of, both, bounds_of, choices_of, count_of, shown
+from pasta_jax.fields.keywords import (
+    IGNORED,
+    KEYWORDS,
+    about_of,
+    both,
+    bounds_of,
+    choices_of,
+    count_of,
+    described,
+    shown,
+)
 
 Schema = Mapping[str, Any]
 
@@ -146,8 +156,7 @@ class _Reader:
             return None
         names = listed(values.string(1, NAME), schema.get("minItems") or 0, schema.get("maxItems"))
         about = ", ".join(f"{leaf.name} ({leaf.about})" for leaf in item.leaves)
-        kind = f"array, first a short name of each item, then its {about}"
-        return Items(names, item.whole, ", ".join(part for part in (kind, schema.get("description")) if part))
+        return Items(names, item.whole, described(f"array, first a short name of each item, then its {about}", schema))
 
     def _resolved(self, schema: Any, place: str, refs: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
         """The schema that a reference names."""

@@ -102,6 +102,12 @@ def dumped(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
 
 
+def test_a_description_that_is_no_text_says_nothing():
+    """As that of another field."""
+    fields = {"type": "object", "properties": {"people": PEOPLE | {"description": 7}}, "$defs": {"person": PERSON}}
+    assert form_of(fields).leaves[0].items.about.endswith("integer)")
+
+
 def test_lists_of_other_values_stay_one_thread_and_what_is_cut_off_is_named():
     form = form_of({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}})
     assert form.leaves[0].items is None
