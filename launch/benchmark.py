@@ -15,14 +15,18 @@ NAMES = (
     "ways", "profile",
 )  # fmt: skip
 
+WITH_PEERS = ("decode", "prefill", "rounding", "train", "serve", "load", "fill", "ways")
+WITH_PROGRAMS = ("interpreter", "profile")
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
-    "decode, prefill, rounding, train, serve, load, fill and ways: also measure transformers and llama.cpp on the "
-    "same weights, as `decode --peers`; needs setup.sh --dev",
+    f"{', '.join(WITH_PEERS)}: also measure transformers and llama.cpp on the same weights, as `decode --peers`; needs "
+    "setup.sh --dev",
 )
 PROGRAMS = flags.DEFINE_string(
-    "programs", None, "interpreter: other programs, JSON lines with a field `program`, as --programs=mine.jsonl"
+    "programs",
+    None,
+    f"{', '.join(WITH_PROGRAMS)}: other programs, JSON lines with a field `program`, as --programs=mine.jsonl",
 )
 
 
@@ -30,6 +34,9 @@ def main(settings: BenchmarkSettings, name: str) -> None:
     """Run the benchmark `name`."""
     if name not in NAMES:
         raise PastaError(f"{name!r}: unknown benchmark; choose one of {', '.join(NAMES)}")
+    for flag, value, reads in (("peers", PEERS.value, WITH_PEERS), ("programs", PROGRAMS.value, WITH_PROGRAMS)):
+        if value and name not in reads:
+            raise PastaError(f"--{flag}: {name} doesn't read it; leave it out, or choose {', '.join(reads)}")
     if PROGRAMS.value is not None:
         settings = changed(settings, interpreter={"programs": PROGRAMS.value})
     cli.announce_device()
@@ -71,4 +78,4 @@ def main(settings: BenchmarkSettings, name: str) -> None:
 
 if __name__ == "__main__":
     # As launch.sft does.
-    cli.run(main, "configs/benchmark.py", argument="which benchmark", large_pages=sys.argv[1:2] == ["train"])
+    cli.run(main, "configs/benchmark.py", argument="which benchmark", large_pages="train" in sys.argv[1:])

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from pasta_jax.benchmark.run import Report, load_or_make
 from pasta_jax.benchmark.serving import started
 from pasta_jax.benchmark.settings import BenchmarkSettings, FillBenchmark
 from pasta_jax.decode.generate import generate
+from pasta_jax.device import platform
 from pasta_jax.device.compilation_cache import clock
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_ids, template_of
@@ -72,6 +72,7 @@ def measure(settings: BenchmarkSettings, with_peers: bool) -> Report:
             ways |= stack.enter_context(llama_cpp(model, config))
         path = Path(config.records) if config.records else None
         header = about | {"ways": list(ways), "machine": platform.machine(), "slots": config.slots}
+        header |= {"precision": model.precision, "kernel": settings.model.kernel}
         header |= {f"options.{name}": value for name, value in dataclasses.asdict(config.options).items()}
         fix = "choose another config.fill.records"
         done = stack.enter_context(records.opened(path, header, Turns, lambda one: (one.facts, one.number), fix))

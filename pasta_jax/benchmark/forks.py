@@ -13,6 +13,7 @@ from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.request import Request, Result, template
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.device.compilation_cache import clock
+from pasta_jax.errors import PastaError
 from pasta_jax.progress import say, track
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
@@ -23,9 +24,11 @@ WAYS = ("off", "eager", "admitted")
 def measure(settings: BenchmarkSettings) -> Report:
     """By clients and way; all ways answer the same questions in turn. `eager` has the program of `admitted`: chunks
     begin at once, as long as a step has no more rows than the greatest of `packed`."""
-    config = settings.forks
+    config, forking = settings.forks, settings.serve.threads
+    if not (forking.preset or forking.path):
+        raise PastaError("config.serve.threads: names no model that forks; set its preset or path, and its adapter")
     questions = questions_of(settings.serve, max(config.clients) * config.rounds)
-    model = load(settings.serve.threads, only_decoding=True)
+    model = load(forking, only_decoding=True)
     loops = {}
     for name in WAYS:
         loops[name] = _loop(model, settings, name)
@@ -44,7 +47,7 @@ def measure(settings: BenchmarkSettings) -> Report:
         by_clients[clients] = {name: figures_of(mine) for name, mine in rounds.items()}
         for name, figures in by_clients[clients].items():
             say(f"{clients} client(s), {name}: {as_line(figures)}")
-    about = {"model": settings.serve.threads.adapter or model.name, "precision": model.precision}
+    about = {"model": forking.adapter or model.name, "precision": model.precision}
     return {"benchmark": "forks", **about, **dataclasses.asdict(config), "clients": by_clients}
 
 

@@ -5,7 +5,6 @@ fastest of its settings.
 """
 
 import contextlib
-import os
 import resource
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pasta_jax.benchmark.peers import exported
 from pasta_jax.benchmark.steps import Runner
 from pasta_jax.device.malloc import without_large_pages
 from pasta_jax.errors import PastaError
+from pasta_jax.models.kernels.cpu.library import cores
 from pasta_jax.weights.model import Model
 
 
@@ -52,7 +52,7 @@ def answer_each_line(folder: str, vocab: int, rows: int, length: int, steps: int
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(cores())
     dtype = torch.bfloat16 if rank else torch.float32
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).train()
     if rank:

@@ -57,7 +57,7 @@ def profile(settings: BenchmarkSettings) -> Report:
         atomic.check_writable(folder)
     except OSError as error:
         raise PastaError(f"config.profile.folder {folder}: {error.strerror}; choose another folder") from None
-    items = programs.read_programs(Path(interpreter.programs))
+    items = programs.read_programs(Path(interpreter.programs or programs.OWN))
     model = load_or_make(settings)
     decoding = DecodeConfig(lanes=1, rows=interpreter.rows, slots=interpreter.slots, widths=interpreter.widths)
     runners: dict[int, steps.Steps] = {}

@@ -23,6 +23,8 @@ from pasta_jax.weights.model import Model
 
 Decoded = TypeVar("Decoded")
 
+OWN = Path(__file__).with_name("programs.jsonl")
+
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
@@ -79,13 +81,15 @@ def both_ways(
     rounds: int,
     decode: Callable[[Sequence[int], DecodeConfig], Decoded],
 ) -> tuple[list[Decoded], list[Decoded]]:
-    """What `decode` returns for a program and, sequentially, for its plain text: the two alternate in rounds, of which
-    the first one compiles and doesn't count."""
+    """What `decode` returns for a program and, sequentially, for its plain text: the two take turns in beginning a
+    round, of which the first one compiles and doesn't count."""
     plain = model.tokenizer.encode(program.strip())
     ways = ((program.ids(model.tokenizer), settings), (plain, dataclasses.replace(settings, rows=1)))
-    decoded = [[decode(ids, config) for ids, config in ways] for _ in range(rounds + 1)]
-    asynchronous, sequential = zip(*decoded[1:], strict=True)
-    return list(asynchronous), list(sequential)
+    decoded: list[list[Decoded]] = [[], []]
+    for round in range(rounds + 1):
+        for way in (0, 1) if round % 2 else (1, 0):
+            decoded[way].append(decode(*ways[way]))
+    return decoded[0][1:], decoded[1][1:]
 
 
 def timed(model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig) -> tuple[float, int]:

@@ -116,7 +116,7 @@ def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict
 def interpreter(settings: BenchmarkSettings) -> Report:
     """How much of the step clock's speedup asynchronous decoding of fixed programs realises."""
     config, decode_config = settings.interpreter, settings.decode
-    items = programs.read_programs(Path(config.programs))
+    items = programs.read_programs(Path(config.programs or programs.OWN))
     model = load_or_make(settings)
     widths = {
         rows: steps.decode_runner(model, rows, config.slots, config.prompt, decode_config.steps)

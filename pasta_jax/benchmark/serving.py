@@ -84,6 +84,7 @@ def _about(model: ModelSource, settings: ServeBenchmark) -> Report:
     return {
         "model": model.preset or model.path,
         "threads": settings.threads.adapter or settings.threads.path,
+        "dtype": (settings.threads if _forks(settings) else model).dtype,
         "rows": decoding.rows,
         "widths": decoding.widths,
         "packed": decoding.packed,
@@ -114,7 +115,7 @@ def questions_of(settings: ServeBenchmark, needed: int) -> list[str]:
 
 def targets_of(model: ModelSource, settings: ServeBenchmark, lanes: int, with_peers: bool) -> dict[str, Target]:
     """The servers to compare, by name."""
-    forks = bool(settings.threads.preset or settings.threads.path)
+    forks = _forks(settings)
     server = changed(settings.server, decoding=dict(lanes=lanes), model=settings.threads if forks else model)
     ways = FORKS if forks else {"off": FORKS["off"]}
     targets: dict[str, Target] = {name: (_serve, (changed(server, **how),)) for name, how in ways.items()}
@@ -124,6 +125,10 @@ def targets_of(model: ModelSource, settings: ServeBenchmark, lanes: int, with_pe
         for name, path in (("llama_cpp_float32", float32), ("llama_cpp_default", packages.path(model.preset))):
             targets[name] = (peers.llama_cpp_server, (str(path), lanes, slots))
     return targets
+
+
+def _forks(settings: ServeBenchmark) -> bool:
+    return bool(settings.threads.preset or settings.threads.path)
 
 
 def _serve(settings: ServeSettings, port: int) -> None:

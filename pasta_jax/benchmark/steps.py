@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 import statistics
 import threading
 import time
@@ -21,9 +20,11 @@ from pasta_jax.decode.replay import prepare
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import DecodeState, LoopSpec, max_threads, new_state
+from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS
+from pasta_jax.models.kernels.cpu.library import cores
 from pasta_jax.models.sharding import shardings
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
@@ -86,9 +87,12 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     state = start(model, new_state(model, 1, slots), 0, request, spec, first=int(tokens[0, 0]))
     state = run_and_wait(model, state, len(opening), spec, script)
     prepared = Steps(model, rows, steps, state, spec, script)
-    run_and_wait(model, copied(state), steps, spec, script)  # compiles and warms up
     if prepared.last_slot > slots:
-        raise ValueError(f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}")
+        raise PastaError(
+            f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}; raise "
+            "config.decode.slots"
+        )
+    run_and_wait(model, copied(state), steps, spec, script)  # compiles and warms up
     return prepared
 
 
@@ -222,9 +226,8 @@ def _device_copy_gb_s(megabytes: int, rounds: int) -> float:
 
 
 def _host_copy_gb_s(megabytes: int, rounds: int) -> float:
-    cores = os.cpu_count() or 1
-    size = megabytes * 2**20 // 8 // cores
-    pairs = [(np.ones(size), np.empty(size)) for _ in range(cores)]
+    size = megabytes * 2**20 // 8 // cores()
+    pairs = [(np.ones(size), np.empty(size)) for _ in range(cores())]
 
     def once() -> float:
         threads = [threading.Thread(target=np.copyto, args=(target, source)) for source, target in pairs]
@@ -236,4 +239,4 @@ def _host_copy_gb_s(megabytes: int, rounds: int) -> float:
         return time.perf_counter() - began
 
     once()
-    return 2 * 8 * size * cores / min(once() for _ in range(rounds)) / 1e9
+    return 2 * 8 * size * cores() / min(once() for _ in range(rounds)) / 1e9

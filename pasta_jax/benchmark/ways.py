@@ -5,7 +5,6 @@ A line is kept for each group of prompts that are asked at the same time, so tha
 
 import contextlib
 import dataclasses
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.request import Request, Result, template
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.decode.topics import limits_topics
+from pasta_jax.device import platform
 from pasta_jax.device.compilation_cache import clock
 from pasta_jax.evaluate.questions import question_sets
 from pasta_jax.evaluate.settings import PromptCounts
@@ -68,6 +68,7 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
     header = {
         "model": model.identity,
         "precision": model.precision,
+        "kernel": config.model.kernel,
         "machine": platform.machine(),
         **{name: getattr(config, name) for name in ("clients", "max_tokens", "rows", "widths", "packed", "slots")},
         "prompts": chosen.fingerprint,

@@ -7,7 +7,6 @@ lengths, so that seconds compare by token of text.
 import contextlib
 import dataclasses
 import functools
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import jax
 from pasta_jax.benchmark import fill_peer, peers
 from pasta_jax.benchmark.serving import started
 from pasta_jax.benchmark.settings import WaysBenchmark
+from pasta_jax.device import platform
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.progress import doing

@@ -8,6 +8,8 @@ import pytest
 from pasta_jax.benchmark import fill
 from pasta_jax.benchmark.facts import CATALOGUE, extraction
 from pasta_jax.benchmark.settings import BenchmarkSettings, FillBenchmark
+from pasta_jax.device import platform
+from pasta_jax.errors import PastaError
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
 from pasta_jax.weights.settings import ModelSource
@@ -45,6 +47,9 @@ def test_fields_are_as_right_forked_as_in_requests_of_their_own(monkeypatch, tmp
     assert by_way["forked"]["times_forked"] == 1
     monkeypatch.setattr(fill, "_filled", lambda *_: pytest.fail("measured again"))
     assert fill.measure(settings, with_peers=False) == report
+    monkeypatch.setattr(platform, "machine", lambda: "another")
+    with pytest.raises(PastaError, match="machine"):
+        fill.measure(settings, with_peers=False)
 
 
 @requires_dev("xllamacpp")

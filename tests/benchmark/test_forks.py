@@ -7,6 +7,7 @@ import pytest
 from pasta_jax.benchmark import forks
 from pasta_jax.benchmark.run import as_json
 from pasta_jax.benchmark.settings import BenchmarkSettings
+from pasta_jax.errors import PastaError
 from pasta_jax.runs.settings import changed
 from tests.helpers.traces import tiny_model
 
@@ -26,7 +27,10 @@ def test_every_way_answers_the_same_questions(monkeypatch, tmp_path):
         return together(loop, requests, steps)
 
     monkeypatch.setattr(forks, "together", noted)
-    report = json.loads(as_json(forks.measure(changed(BenchmarkSettings(), forks=SMALL))))
+    with pytest.raises(PastaError, match=r"config\.serve\.threads: names no model"):
+        forks.measure(changed(BenchmarkSettings(), forks=SMALL))
+    settings = changed(BenchmarkSettings(), forks=SMALL, serve=dict(threads=dict(preset="tiny")))
+    report = json.loads(as_json(forks.measure(settings)))
     assert list(report["clients"]) == ["1", "2"]
     for by_way in report["clients"].values():
         assert list(by_way) == list(forks.WAYS)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +41,7 @@ TEXT = (
 def test_all_threads_run_in_every_step_that_is_timed():
     for rows in (1, 3):
         assert steps.decode_runner(tiny_model(), rows, slots=128, prompt=8, steps=4)() > 0  # it counts the slots itself
-    with pytest.raises(ValueError, match="do not fit into 32"):
+    with pytest.raises(PastaError, match=r"do not fit into 32; raise config\.decode\.slots"):
         steps.decode_runner(tiny_model(), 3, slots=32, prompt=8, steps=8)
 
 
@@ -101,7 +100,7 @@ def test_random_weights_have_the_shape_of_their_preset():
 @requires_smollm2
 def test_the_programs_are_spread_as_described():
     tokenizer = load_tokenizer(packages.path("smollm2_135m"))
-    items = programs.read_programs(Path(programs.__file__).with_name("programs.jsonl"))
+    items = programs.read_programs(programs.OWN)
     values = [parallelism(program.ids(tokenizer), tokenizer.tags, 0) for program in items]
     lengths = [len(tokenizer.encode(program.strip())) for program in items]
     assert len(items) == 43

@@ -8,7 +8,10 @@ import pytest
 from pasta_jax.benchmark import ways
 from pasta_jax.benchmark.settings import BenchmarkSettings, WaysBenchmark
 from pasta_jax.decode import device_loop
+from pasta_jax.device import platform
+from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import Question, QuestionSet
+from pasta_jax.runs.settings import changed
 from tests.decode.test_sampled_programs import Syllables, talkative
 
 
@@ -48,5 +51,10 @@ def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path
     assert len(prices) == loops  # nothing is decoded again
     lines = (tmp_path / "log" / "w.jsonl").read_text().splitlines()
     assert [json.loads(line).get("number") for line in lines] == [None, 0, 1, 2]
-    with pytest.raises(Exception, match="clients"):
+    with pytest.raises(PastaError, match="clients"):
         ways.measure(BenchmarkSettings(ways=dataclasses.replace(config, clients=1)))
+    with pytest.raises(PastaError, match="kernel"):
+        ways.measure(BenchmarkSettings(ways=changed(config, model=dict(kernel=False))))
+    monkeypatch.setattr(platform, "machine", lambda: "another")
+    with pytest.raises(PastaError, match="machine"):
+        ways.measure(settings)
