@@ -20,6 +20,8 @@ from pasta_jax.files import remote
 from pasta_jax.files.remote import is_remote
 
 ABANDONED_S = 24 * 3600  # without a write, after which a temporary file belongs to no running writer
+# Of a folder that a file system can't flush, or that its user may write to and not read.
+UNSYNCED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]+\.part", re.DOTALL)
 
 
@@ -98,11 +100,15 @@ def _remove_abandoned(folder: Path) -> None:
 
 def _sync(path: Path) -> None:
     """Have the disk hold what was written: else a crash of the machine could keep a rename and lose the content."""
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in UNSYNCED or not path.is_dir():
+            raise
 
 
 @contextlib.contextmanager

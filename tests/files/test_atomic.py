@@ -1,5 +1,6 @@
 """Files and folders are whole or absent, whenever a write stops; what a killed writer left does no harm."""
 
+import errno
 import os
 import threading
 import time
@@ -72,6 +73,28 @@ def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *paths: (order.append("rename"), replace(*paths)))
     atomic.write_whole(tmp_path / "a.txt", "a")
     assert order == [".part", "rename", tmp_path.name]
+
+
+@pytest.mark.parametrize(("function", "code"), [("fsync", "EINVAL"), ("fsync", "ENOTSUP"), ("open", "EACCES")])
+def test_folders_that_cannot_be_synced_are_written_to(tmp_path, monkeypatch, function, code):
+    """Some network and FUSE file systems flush files only."""
+    real, refused = getattr(os, function), [os.path.isdir]
+
+    def fails(what, *rest, **options):
+        if refused[-1](what):
+            raise OSError(getattr(errno, code), code)
+        return real(what, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, fails)
+        atomic.write_json(tmp_path / "a.json", 1)
+        with atomic.replacing_folder(tmp_path / "set") as part:
+            (part / "b").touch()
+        refused.append(os.path.exists)
+        with pytest.raises(PastaError, match=f"a.json: {code}"):  # for a file it stays an error
+            atomic.write_json(tmp_path / "a.json", 2)
+    assert ((tmp_path / "a.json").read_text(), names(tmp_path / "set")) == ("1\n", ["b"])
+    assert names(tmp_path) == ["a.json", "set"]
 
 
 def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path):
