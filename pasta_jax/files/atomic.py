@@ -30,28 +30,29 @@ def replacing(path: Path, fix: str = "choose a writable path on a disk with free
     """Yield a temporary path next to `path` to write to; rename it when the block succeeds, remove it when it fails.
 
     Readers see the old file or the whole new one, after a crash of the machine too. The folder is created. A device is
-    written to. `fix` ends the error of a failed write.
+    written to, as is the target of a symbolic link. `fix` ends the error of a failed write.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder, path.name)
             remote.upload(Path(folder, path.name), path, fix)
         return
-    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe: a file must not replace it
+    if _is_special(path):  # a file must not replace it
         with tempfile.TemporaryDirectory() as folder, _one_line(path, fix):
             yield Path(folder, path.name)
             path.write_bytes(Path(folder, path.name).read_bytes())
         return
-    part = _temporary(path)
+    target = _target(path)
+    part = _temporary(target)
     with _one_line(path, fix):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(path.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(target.parent)
             part.touch(exist_ok=False)  # O_EXCL; with the permissions of any new file
             yield part
             _sync(part)
-            os.replace(part, path)
-            _sync(path.parent)
+            os.replace(part, target)
+            _sync(target.parent)
         finally:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
@@ -59,14 +60,15 @@ def replacing(path: Path, fix: str = "choose a writable path on a disk with free
 
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder` to fill; it replaces `folder` when the block succeeds."""
+    """Yield a temporary folder next to `folder` to fill; on success it replaces `folder`, or where that link leads."""
     if is_remote(folder):
         with tempfile.TemporaryDirectory() as part:
             yield Path(part)
             remote.upload_folder(Path(part), folder, "check that this machine may write there")
         return
+    named, folder = folder, Path(os.path.realpath(folder))
     part, old = _temporary(folder), _temporary(folder)
-    with _one_line(folder, "choose a writable path on a disk with free space"):
+    with _one_line(named, "choose a writable path on a disk with free space"):
         try:
             part.mkdir(parents=True)
             _remove_abandoned(folder.parent)
@@ -82,6 +84,16 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
             if old.exists() and not folder.exists():
                 old.rename(folder)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe (or a folder, to which a write fails)."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _target(path: Path) -> Path:
+    """The file that a symbolic link leads to. /dev/stdout may lead to a pipe without a path."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) and not _is_special(path) else path
 
 
 def _temporary(path: Path) -> Path:
@@ -137,6 +149,8 @@ def check_file(path: Path, name: str) -> None:
     `name` begins the error.
     """
     try:
+        if not is_remote(path):
+            path = _target(path)
         if not is_remote(path) and not path.parent.is_dir():
             missing = os.strerror(errno.ENOTDIR) if path.parent.exists() else "no such folder"
             raise PastaError(f"{name}: {path.parent}: {missing}; create the folder or choose another one")

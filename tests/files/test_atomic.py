@@ -137,6 +137,33 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
     assert (read, pipe.is_fifo(), names(tmp_path)) == (["text"], True, ["pipe"])
 
 
+def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
+    (tmp_path / "disk").mkdir()
+    for name, write, read in (
+        ("a", atomic.write_whole, Path.read_text),
+        ("set", fill, lambda folder: names(folder)[0]),
+    ):
+        link, target = tmp_path / name, tmp_path / "disk" / f"the {name}"
+        link.symlink_to(Path("disk", target.name))
+        for content in ("first", "second"):  # the first finds no target
+            write(link, content)
+            assert (link.is_symlink(), read(target)) == (True, content)
+    assert (names(tmp_path), names(tmp_path / "disk")) == (["a", "disk", "set"], ["the a", "the set"])
+
+
+def test_a_file_is_checked_where_its_link_leads(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "missing" / "a")
+    with pytest.raises(PastaError, match=r"^--output: .*missing: no such folder"):
+        atomic.check_file(tmp_path / "a", "--output")
+    (tmp_path / "missing").mkdir()
+    atomic.check_file(tmp_path / "a", "--output")
+
+
+def fill(folder: Path, name: str) -> None:
+    with atomic.replacing_folder(folder) as part:
+        (part / name).touch()
+
+
 def test_a_folder_is_checked_by_writing(tmp_path):
     atomic.check_writable(tmp_path / "new/folder")
     assert names(tmp_path / "new/folder") == []
