@@ -1,5 +1,6 @@
 """Programs compiled by JAX: kept for later runs in the user's cache folder; how long it takes."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
+from pasta_jax.files.atomic import check_writable
 from pasta_jax.progress import Progress, doing, say
 
 MOST_BYTES = 2 << 30  # of the folder; the programs that were not used for longest are deleted
@@ -35,7 +37,7 @@ def keep() -> None:
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     try:
-        folder = packages.cache_dir() / "xla"
+        folder = _writable()
     except PastaError as error:
         say(f"compiled programs are not kept for later runs: {error}")
         return
@@ -44,8 +46,21 @@ def keep() -> None:
     # JAX fails to write to a limited folder in which a program lacks the file with its time of use, as after a kill
     # between the two writes or when a run set no limit. An empty file is the oldest time.
     for program in folder.glob("*-cache"):
-        program.with_name(program.name.removesuffix("-cache") + "-atime").touch()
+        with contextlib.suppress(OSError):  # another user's
+            program.with_name(program.name.removesuffix("-cache") + "-atime").touch()
     _replace_damaged(folder)
+
+
+def _writable() -> Path:
+    """The folder of kept programs. JAX would warn at each program that it can't lock the folder or write there."""
+    folder = packages.cache_dir() / "xla"
+    try:
+        check_writable(folder)
+        with (folder / ".lockfile").open("ab"):
+            pass
+    except OSError as error:
+        raise PastaError(f"cache {folder}: {error.strerror}; set PASTA_JAX_CACHE to a writable folder") from None
+    return folder
 
 
 def _replace_damaged(folder: Path) -> None:
@@ -58,7 +73,8 @@ def _replace_damaged(folder: Path) -> None:
             return
         say(f"{folder}: the kept program {program[1]} is damaged and is compiled again")
         for entry in folder.glob(f"{program[1]}-*-cache"):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     warnings.showwarning = shown
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,13 +79,41 @@ def test_a_damaged_program_is_compiled_and_kept_again(tmp_path, damage):
     assert errors() == ""
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "file/cache"))
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """A cache of its own, whose variables are forgotten afterwards."""
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE"):
+        monkeypatch.setenv(name, "")  # what it had is restored
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("obstacle", ["cache", "cache/xla", "cache/xla/.lockfile"])
+def test_a_cache_that_cannot_be_written_stops_nothing(cache, monkeypatch, capsys, obstacle):
+    path = cache.parent / obstacle
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir() if path.name == ".lockfile" else path.touch()
     compilation_cache.keep()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
-    assert capsys.readouterr().err.startswith("compiled programs are not kept for later runs: cache ")
+    said = capsys.readouterr().err
+    assert said.startswith(f"compiled programs are not kept for later runs: cache {cache}")
+    assert (said.count("\n"), "set PASTA_JAX_CACHE" in said) == (1, True)
+
+
+def test_the_time_of_use_of_another_users_program_may_stay(cache, monkeypatch, capsys):
+    def denied(*_, **__):
+        raise PermissionError(13, os.strerror(13))
+
+    (cache / "xla").mkdir(parents=True)
+    (cache / "xla/jit_old-1-cache").touch()
+    monkeypatch.setattr(Path, "touch", denied)
+    monkeypatch.setattr(Path, "unlink", denied)
+    compilation_cache.keep()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(cache / "xla")
+    warnings.showwarning("Error reading persistent compilation cache entry for 'jit_old'", UserWarning, "file", 1)
+    assert capsys.readouterr().err.endswith("is damaged and is compiled again\n")
 
 
 @pytest.fixture
