@@ -7,6 +7,10 @@ venv=$root/.venv
 python=$venv/bin/python
 # PART.stamp: what PART was installed from, written last. PART.log: pip's output, removed on success. seen: time of the last success.
 state=$venv/setup
+# Outside .venv, only until a repair has succeeded: the parts that it removed, and the .venv that it replaces.
+wanted=$root/.venv.parts
+old=$root/.venv.old
+failed=$root/.venv.log # pip's output of the last failure
 PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be the Python that recreates it
 
 usage() {
@@ -99,7 +103,7 @@ is_touched() { [[ $modules -nt $state/seen ]]; }
 
 is_ready() {
   local part
-  probe && is_on_path && ! is_touched || return
+  [[ ! -e $wanted && ! -e $old ]] && probe && is_on_path && ! is_touched || return
   for part in "${parts[@]}"; do is_current "$part" || return; done
 }
 
@@ -114,20 +118,45 @@ was_interrupted() {
 
 add_part() { [[ " ${parts[*]} " == *" $1 "* ]] || parts+=("$1"); }
 
-# Parts that were installed before are requested again.
-add_stamped_parts() {
+# Parts that were installed before are requested again, also after a repair that failed.
+remember_parts() {
   local stamp
   for stamp in "$state"/*.stamp; do
-    if [[ -e $stamp ]]; then add_part "$(basename "$stamp" .stamp)"; fi
+    if [[ -e $stamp ]]; then basename "$stamp" .stamp >>"$wanted"; fi
   done
+  add_wanted_parts
+}
+
+add_wanted_parts() {
+  local part
+  [[ -e $wanted ]] || return 0
+  while read -r part; do
+    if [[ -e $(file_of "$part") ]]; then add_part "$part"; fi
+  done <"$wanted"
+}
+
+# Of two environments, the new one stays if it was completed.
+settle() {
+  [[ -e $old ]] || return 0
+  if [[ -e $state/seen ]]; then
+    rm -rf -- "$old"
+  else
+    rm -rf -- "$venv"
+    mv -- "$old" "$venv"
+    say "the earlier .venv was restored"
+  fi
 }
 
 create_venv() {
   local log
   if [[ -z ${PYTHON:-} ]]; then find_python; fi
-  add_stamped_parts
+  remember_parts
   say "creating .venv with $base ($("$base" -V 2>&1))"
-  rm -rf -- "$venv"
+  if [[ -e $state/base.stamp ]] && "$python" -Ic '' 2>/dev/null; then
+    mv -- "$venv" "$old"
+  else
+    rm -rf -- "$venv"
+  fi
   log=$(mktemp)
   "$base" -m venv "$venv" 2>&1 | tee "$log" | show_progress || die "$base could not create .venv: $(tail -n 1 "$log")"
   rm -f "$log"
@@ -151,6 +180,13 @@ show_progress() {
   if [[ -t 1 ]]; then printf '\r\033[K'; fi
 }
 
+pip_failed() {
+  local log=$1 what=$2
+  cp "$log" "$failed"
+  { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
+  die "pip could not $what (see ${failed#"$root/"}): fix the cause and rerun the command"
+}
+
 # Files that only a package's source archive contains. pip downloads it and checks its hash; tar extracts the files.
 unpack_archive() {
   local log=$1 target=$venv/share/pasta_jax/llamafactory download=$state/download
@@ -158,8 +194,7 @@ unpack_archive() {
   mkdir -p "$target.part"
   if ! PIP_USER=0 "$python" -Im pip download --disable-pip-version-check --no-input --progress-bar off --no-deps \
     --no-binary :all: --require-hashes -r "$root/requirements-data-archive.txt" -d "$download" 2>&1 | tee "$log" | show_progress; then
-    { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
-    die "pip could not download the data archive (see ${log#"$root/"}): fix the cause and rerun the command"
+    pip_failed "$log" "download the data archive"
   fi
   tar -xzf "$download"/*.tar.gz -C "$target.part" --strip-components=2 --wildcards '*/data/alpaca_en_demo.json' '*/data/dpo_en_demo.json' ||
     die "the data archive lacks the expected files: pin the right version in requirements-data-archive.txt"
@@ -181,11 +216,11 @@ install_part() {
   esac
   say "installing $part: $(what "$part")"
   mkdir -p "$state"
+  if [[ -e $state/$part.stamp ]]; then echo "$part" >>"$wanted"; fi
   rm -f "$state/$part.stamp"
   if ! PIP_USER=0 "$python" -Im pip install --disable-pip-version-check --no-input --progress-bar off \
     "${options[@]}" 2>&1 | tee "$log" | show_progress; then
-    { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
-    die "pip could not install $part (see ${log#"$root/"}): fix the cause and rerun the command"
+    pip_failed "$log" "install $part"
   fi
   case $part in
     gemma) join_parts gemma3_270m ;;
@@ -219,6 +254,9 @@ if ! is_ready; then
     exec 9>"$root/.venv.lock"
     flock -n 9 || { say "waiting for another setup.sh to finish" && flock 9; }
   fi
+  trap settle EXIT
+  settle
+  add_wanted_parts
   if [[ ! -e $venv ]]; then
     create_venv
   elif ! probe; then
@@ -229,7 +267,7 @@ if ! is_ready; then
     create_venv
   elif [[ -e $state/seen ]] && is_touched; then
     say "packages were added or removed by hand: checking all of them"
-    add_stamped_parts
+    remember_parts
     rm -f "$state"/*.stamp
   fi
   is_on_path || echo "$root" >"$modules/pasta_jax.pth"
@@ -237,5 +275,7 @@ if ! is_ready; then
   # The first decoding would compile them otherwise. Without a compiler it says so and does without.
   if [[ -e $root/pasta_jax/models/kernels ]]; then "$python" -Im pasta_jax.models.kernels.cpu.library || true; fi
   touch "$state/seen"
+  settle
+  rm -f "$wanted" "$failed"
 fi
 say "ready: .venv, Python $version, ${parts[*]}"

