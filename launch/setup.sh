@@ -101,9 +101,18 @@ is_on_path() { [[ $(cat "$modules/pasta_jax.pth" 2>/dev/null) == "$root" ]]; }
 # Running pip by hand changes site-packages; the stamps are then no longer reliable.
 is_touched() { [[ $modules -nt $state/seen ]]; }
 
+# A moved or renamed folder: activate and the scripts in bin still have the old path.
+is_moved() { ! [[ $(activated_path) -ef $venv ]]; }
+activated_path() (
+  unset VIRTUAL_ENV
+  set +eu
+  # shellcheck source=/dev/null
+  . "$venv/bin/activate" 2>/dev/null && echo "${VIRTUAL_ENV:-}"
+)
+
 is_ready() {
   local part
-  [[ ! -e $wanted && ! -e $old ]] && probe && is_on_path && ! is_touched || return
+  [[ ! -e $wanted && ! -e $old ]] && probe && ! is_moved && is_on_path && ! is_touched || return
   for part in "${parts[@]}"; do is_current "$part" || return; done
 }
 
@@ -261,6 +270,9 @@ if ! is_ready; then
     create_venv
   elif ! probe; then
     say "the existing .venv is broken or belongs to another Python"
+    create_venv
+  elif is_moved; then
+    say "the existing .venv was made in another folder"
     create_venv
   elif was_interrupted; then
     say "the last install was interrupted"

