@@ -20,7 +20,8 @@ that. To see an asynchronous answer without a trained model, replay one:
     python -m launch.decode --prompt="How long is it?" --program=docs/example.txt --html=answer.html
 
 On a terminal, its threads grow side by side; --slow shows them at reading speed, after decoding. --compare decodes one
-prompt with and without the tags, in turn, and shows both answers, their steps and their times.
+prompt with the tags, and sequentially by the config's baseline (without one, by the same model), in turn, and shows
+both answers, their steps and their times.
 
 --trace, --perfetto and --svg write the answer in other formats (docs/API.md). --prompts_file answers many prompts,
 and --output writes the results, with AlpacaEval's fields; the same command resumes a run that was stopped. With --html,

@@ -5,8 +5,9 @@ r"""Teach a model to fork, from its own answers: from prompts to an adapter, its
 FOLDER is a Hugging Face folder, its id, or a GGUF file of a model of docs/MODELS.md that follows instructions. The
 command prints what it is going to do, and with --plan nothing else. Rerun it to resume a run that was stopped or
 killed; each stage is printed as the command that it stands for. Your own prompts: --config.prompts.file=FILE, JSON
-lines with `prompt`. At the end, WORKDIR/sft/adapter is the adapter, WORKDIR/evaluation/report.html what it does, and
-WORKDIR/side_by_side.md has ten answers beside those of the model as it was.
+lines with `prompt`. At the end, WORKDIR/sft/adapter is the adapter (if they ran, corrected_sft/adapter or
+preference/adapter), WORKDIR/evaluation/report.html what it does, and WORKDIR/side_by_side.md has ten answers beside
+those of the model as it was.
 
 Variants:
 

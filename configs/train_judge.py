@@ -10,8 +10,8 @@ same reference. All questions are divided into parts (five, or two); the judge o
 never on answers of 20 models, which all figures are about. alpaca_eval's data are under CC BY-NC 4.0, and so is what is
 learnt from them: keep the judges to research. Rerun the command to resume.
 
-Variants: smollm2, qwen (Qwen2.5-Coder-1.5B, for an accelerator: some three minutes a judge on one H100), tiny (a few
-pairs, to see that it works).
+Variants: smollm2, qwen (Qwen2.5-Coder-1.5B, for an accelerator: some three and a half minutes a judge on one
+H200), tiny (a few pairs, to see that it works).
 """
 
 from pasta_jax.judges.settings import TrainJudgeSettings

@@ -33,7 +33,9 @@ LIVE = flags.DEFINE_enum(
 SLOW = flags.DEFINE_bool("slow", False, "show the threads at reading speed, after the answer was decoded, as --slow")
 JSON = flags.DEFINE_bool("json", False, "print one JSON object per answer instead of text, as --json")
 COMPARE = flags.DEFINE_bool(
-    "compare", False, "answer with and without the tags, in turn, and compare times and steps, as --compare"
+    "compare",
+    False,
+    "answer with tags, and sequentially by the baseline, or itself; compare times and steps, as --compare",
 )
 OUTPUT = flags.DEFINE_string(  # other scripts have this flag too, and a test process may import both
     "output",

@@ -84,7 +84,7 @@ class Guard:
         host = headers.get("host")
         if (self._is_local or self._hosts) and host is not None and not self._is_own(host):
             raise Refusal(
-                "host: this server answers on loopback only; call it as 127.0.0.1 or localhost, "
+                "host: this server doesn't answer by that name; call it as 127.0.0.1 or localhost, "
                 "or add the name under which a proxy serves it to config.hosts",
                 403,
             )

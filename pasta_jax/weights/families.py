@@ -1,6 +1,6 @@
 """One table of the families of models that are read and written.
 
-A new family is a record in `FAMILIES`; docs/MODELS.md says how to add one.
+A new family is a record in `FAMILIES`; CONTRIBUTING.md says how to add one.
 """
 
 import dataclasses
