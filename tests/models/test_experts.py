@@ -92,7 +92,7 @@ def test_devices_share_each_experts_width(mesh):
     x, scores, matrices = inputs(CLAMPED)
     lanes = NamedSharding(devices, P("data"))
     placed = jax.device_put(x, lanes), jax.device_put(scores, lanes), shard(matrices, devices)
-    assert placed[2]["gate_up"]["kernel"].sharding.spec == P(None, "model")
+    assert placed[2]["gate_up"]["kernel"].sharding.spec == (P(None, "model") if mesh[1] > 1 else P())
     both = with_gradients(experts.mixture, CLAMPED)
     assert_close(both(*placed), both(x, scores, matrices))
 
