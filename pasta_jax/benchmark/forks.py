@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pasta_jax.benchmark.clients import Streamed, Together
 from pasta_jax.benchmark.run import Report
-from pasta_jax.benchmark.serving import as_line, figures_of, questions_of
+from pasta_jax.benchmark.serving import as_line, figures_of, names_threads, questions_of
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.decode.admission import no_prices
 from pasta_jax.decode.device_loop import DeviceLoop
@@ -25,7 +25,7 @@ def measure(settings: BenchmarkSettings) -> Report:
     """By clients and way; all ways answer the same questions in turn. `eager` has the program of `admitted`: chunks
     begin at once, as long as a step has no more rows than the greatest of `packed`."""
     config, forking = settings.forks, settings.serve.threads
-    if not (forking.preset or forking.path):
+    if not names_threads(settings.serve):
         raise PastaError("config.serve.threads: names no model that forks; set its preset or path, and its adapter")
     questions = questions_of(settings.serve, max(config.clients) * config.rounds)
     model = load(forking, only_decoding=True)

@@ -84,7 +84,7 @@ def _about(model: ModelSource, settings: ServeBenchmark) -> Report:
     return {
         "model": model.preset or model.path,
         "threads": settings.threads.adapter or settings.threads.path,
-        "dtype": (settings.threads if _forks(settings) else model).dtype,
+        "dtype": (settings.threads if names_threads(settings) else model).dtype,
         "rows": decoding.rows,
         "widths": decoding.widths,
         "packed": decoding.packed,
@@ -115,7 +115,7 @@ def questions_of(settings: ServeBenchmark, needed: int) -> list[str]:
 
 def targets_of(model: ModelSource, settings: ServeBenchmark, lanes: int, with_peers: bool) -> dict[str, Target]:
     """The servers to compare, by name."""
-    forks = _forks(settings)
+    forks = names_threads(settings)
     server = changed(settings.server, decoding=dict(lanes=lanes), model=settings.threads if forks else model)
     ways = FORKS if forks else {"off": FORKS["off"]}
     targets: dict[str, Target] = {name: (_serve, (changed(server, **how),)) for name, how in ways.items()}
@@ -127,7 +127,8 @@ def targets_of(model: ModelSource, settings: ServeBenchmark, lanes: int, with_pe
     return targets
 
 
-def _forks(settings: ServeBenchmark) -> bool:
+def names_threads(settings: ServeBenchmark) -> bool:
+    """Whether there is a model that answers in threads."""
     return bool(settings.threads.preset or settings.threads.path)
 
 
