@@ -59,6 +59,7 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         if "jax" not in sys.modules:
             platform.choose()
+            importlib.import_module("pasta_jax.device.compilation_cache").keep()
         return getattr(importlib.import_module("pasta_jax.teaching.api" if name == "teach" else "pasta_jax.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

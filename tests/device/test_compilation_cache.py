@@ -30,12 +30,21 @@ cli.run(main, default_config="configs/judges.py", keep_programs={keep})
 """
 
 
-def compiled_in(folder: Path, keep: bool, **variables: str) -> tuple[str, str]:
-    """stdout and stderr of a command that compiles a program, with its cache in a folder."""
+API = """
+{first}
+import pasta_jax
+pasta_jax.load_model
+import jax
+print(jax.config.jax_compilation_cache_dir)
+"""
+
+
+def compiled_in(folder: Path, script: str, **variables: str) -> tuple[str, str]:
+    """stdout and stderr of a script, such as one that compiles a program, with its cache in a folder."""
     env = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     env |= {"PYTHONPATH": str(ROOT), "PASTA_JAX_CACHE": str(folder)}
     env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} | variables
-    command = [sys.executable, "-c", SCRIPT.format(keep=keep)]
+    command = [sys.executable, "-c", script]
     result = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     lines = result.stderr.splitlines(True)
@@ -57,17 +66,22 @@ def test_programs_are_kept_where_the_environment_wants_them(tmp_path, keep, vari
     (tmp_path / "xla").mkdir()
     (tmp_path / "xla/jit_old-cache").write_bytes(b"x")  # without a time of use, of which JAX would warn on stderr
     variables = {name: value.format(home=tmp_path) for name, value in variables.items()}
-    assert compiled_in(tmp_path, keep, **variables) == (shown.format(home=tmp_path) + "\n", "")
+    assert compiled_in(tmp_path, SCRIPT.format(keep=keep), **variables) == (shown.format(home=tmp_path) + "\n", "")
     kept = {path.parent.name for path in tmp_path.rglob("*-cache") if path.name != "jit_old-cache"}
     folder = shown.partition(" ")[0].rpartition("/")[2]
     assert kept == ({folder} & {"xla", "mine"} if "JAX_ENABLE_COMPILATION_CACHE" not in variables else set())
+
+
+@pytest.mark.parametrize(("first", "shown"), [("", "{home}/xla"), ("import jax", "None")])
+def test_the_api_keeps_programs_unless_its_user_has_imported_jax(tmp_path, first, shown):
+    assert compiled_in(tmp_path, API.format(first=first)) == (shown.format(home=tmp_path) + "\n", "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "folder"])
 def test_a_damaged_program_is_compiled_and_kept_again(tmp_path, damage):
     def errors() -> str:
-        return compiled_in(tmp_path, True, JAX_COMPILATION_CACHE_MAX_SIZE="-1")[1]
+        return compiled_in(tmp_path, SCRIPT.format(keep=True), JAX_COMPILATION_CACHE_MAX_SIZE="-1")[1]
 
     assert errors() == ""
     entries = {path: path.read_bytes() for path in tmp_path.rglob("*-cache")}
