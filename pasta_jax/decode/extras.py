@@ -52,12 +52,12 @@ def no_extras(lanes: int, slots: int) -> Extras:
     return Extras(jnp.zeros(lanes, bool), none, jnp.zeros((lanes, BIASES)), scores)
 
 
-def with_request(extras: Extras, lane: jax.Array, bias: Sequence[tuple[int, float]], scored: bool) -> Extras:
-    """The extras with those of a lane's new request; `bias` has at most BIASES ids."""
+def fields_of(bias: Sequence[tuple[int, float]], scored: bool) -> dict[str, np.ndarray]:
+    """A request's fields of Extras; `bias` has at most BIASES ids."""
     ids, values = np.full(BIASES, NO_ID, np.int32), np.zeros(BIASES, np.float32)
     for at, (id, value) in enumerate(bias):
         ids[at], values[at] = id, value
-    return put(extras, (lane,), scored=scored, bias_id=ids, bias=values)
+    return {"scored": np.bool_(scored), "bias_id": ids, "bias": values}
 
 
 def biased(extras: Extras, logits_NxV: jax.Array, lane_N: jax.Array, feeds_N: jax.Array) -> jax.Array:

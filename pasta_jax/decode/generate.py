@@ -23,7 +23,7 @@ from pasta_jax.models.sharding import mesh_of
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
 
-PREFIXES = (128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
+PREFIXES = (64, 128, 192, 256, 384, *(512 << n for n in range(16)))  # runs of slots that attention may read
 STOP_STEPS = 16  # most steps that an answer with stop texts is decoded beyond one
 DRAFTS = 7  # of a lane in a step, at most
 MOST_SLOTS = 1 << 16  # of a request with guests, whose slots the model's context doesn't limit

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.drafts import begin, without_next
-from pasta_jax.decode.extras import keep_scores, with_request
+from pasta_jax.decode.extras import fields_of, keep_scores
 from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.next_token import next_of_one
 from pasta_jax.decode.prefix_cache import Admission
@@ -115,16 +115,12 @@ class Prefill:
             rules=arrays(self.request.rules),
             adapter=np.int32(self.request.adapter),
         )
-        state = admit(state, lane, fields)
-        if state.drafts is not None:
-            state = dataclasses.replace(state, drafts=begin(state.drafts, lane, np.bool_(self.request.drafts)))
-        if state.extras is not None:
-            state = dataclasses.replace(
-                state, extras=with_request(state.extras, lane, self.request.bias, self.request.scored)
-            )
-        if state.guests is not None:
-            counts = {"count": len(self.request.guests), "budget": self.request.max_tokens}
-            state = dataclasses.replace(state, guests=put(state.guests, (lane,), **counts))
+        optional = {
+            "extras": fields_of(self.request.bias, self.request.scored),
+            "guests": {"count": np.int32(len(self.request.guests)), "budget": np.int32(self.request.max_tokens)},
+        }
+        optional = {part: values for part, values in optional.items() if getattr(state, part) is not None}
+        state = admit(state, lane, fields, optional, np.bool_(self.request.drafts))
         return copy_slots(state, lane, source, copied, size=self.spec.prefill_chunk) if copied else state
 
 
@@ -139,14 +135,27 @@ def start(
 
 
 @functools.partial(jax.jit, donate_argnames="state")
-def admit(state: DecodeState, lane: jax.Array, request: RequestFields) -> DecodeState:
-    """Empty the lane and store the request's parameters, which are scalars here."""
+def admit(
+    state: DecodeState,
+    lane: jax.Array,
+    request: RequestFields,
+    optional: dict[str, dict[str, jax.Array]],
+    drafts: jax.Array,
+) -> DecodeState:
+    """Empty the lane and store the request's parameters, which are scalars here: of `optional` parts of the state, too.
+
+    `drafts`: whether the request may have any, where the state has them.
+    """
+    parts = {part: put(getattr(state, part), (lane,), **values) for part, values in optional.items()}
+    if state.drafts is not None:
+        parts["drafts"] = begin(state.drafts, lane, drafts)
     return dataclasses.replace(
         put(state, (lane,), live=False, finish=RUNNING, step=0, spawned=0, topic=-1, highest=-1),
         pool=put(state.pool, (lane,), fill=0),
         threads=jax.tree.map(lambda field_BxM: field_BxM.at[lane].set(0), state.threads),
         topics=jax.tree.map(lambda field: field.at[lane].set(jnp.zeros((), field.dtype)), state.topics),
         request=jax.tree.map(lambda field_B, value: field_B.at[lane].set(value), state.request, request),
+        **parts,
     )
 
 

@@ -16,7 +16,7 @@ from pasta_jax.models.kernels.cpu.calls import holds_panels
 from pasta_jax.models.kernels.pool_tpu import write_and_attend
 from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.parts import soft_cap
-from pasta_jax.models.pool import KV, lanes_kv, layers_kv, prefix_kv, write_kv
+from pasta_jax.models.pool import KV, layers_kv, prefix_kv, write_kv
 from pasta_jax.models.ragged import Packed
 
 
@@ -69,8 +69,7 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
                 order_BxS = jnp.broadcast_to(jnp.arange(see.shape[2]), (see.shape[0], see.shape[2]))
             read = attend_visible(q, *pools, see, order_BxS, config.score_scale, config.attention_cap)
         else:
-            pools, at = (written, l) if cache.lanes is None else (lanes_kv(written, l, cache.lanes), 0)
-            read = attend_prefix(config, q, pools, at, see, cache.prefixes, cache.fill, sinks)
+            read = attend_prefix(config, q, written, l, see, cache, sinks)
     read = read if packed is None else packed.pack(read)[None]
     if not isinstance(see, PoolSpec):  # a kernel for accelerators, which take no fewer products
         read = jnp.where(cache.in_use(see.shape[-1])[..., None, None, None], read, 0)
@@ -105,7 +104,7 @@ def attention(config: TransformerConfig, q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_
     return jnp.moveaxis(jnp.einsum("bkgts,bksd->bkgtd", weights_BxKxGxTxS, v_BxKxSxD), 3, 1)
 
 
-def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fill, sinks=None):
+def attend_prefix(config, q, kv: KV, l, see_BxTxS, cache: Cache, sinks=None):
     """Attention over the shortest static prefix that holds every used slot: the result of all slots, for less work.
 
     Each branch slices its own prefix out of the pool. With the slice before the switch, a TPU would read all slots of a
@@ -113,11 +112,11 @@ def attend_prefix(config, q, kv: KV, l, see_BxTxS, prefixes: tuple[int, ...], fi
     """
 
     def upto(length):
-        return lambda: attention(config, q, *prefix_kv(kv, l, length), see_BxTxS[:, :, :length], sinks)
+        return lambda: attention(config, q, *prefix_kv(kv, l, cache.lanes, length), see_BxTxS[:, :, :length], sinks)
 
     slots = see_BxTxS.shape[-1]
-    lengths = [p for p in prefixes if p < slots]
+    lengths = [p for p in cache.prefixes if p < slots]
     if not lengths:
         return upto(slots)()
-    index = jnp.searchsorted(jnp.asarray(lengths), fill)
+    index = jnp.searchsorted(jnp.asarray(lengths), cache.fill)
     return lax.switch(index, [upto(length) for length in [*lengths, slots]])

@@ -71,20 +71,17 @@ def empty_pool(config: TransformerConfig, lanes: int, slots: int, dtype, stacked
     return Pool(kv=empty_kv(config, lanes, slots, dtype, stacked), fill=jnp.zeros(lanes, jnp.int32), **integers)
 
 
-def lanes_kv(kv: KV, l, lanes_B) -> KV:
-    """The given lanes of one layer, as a pool of a single layer."""
-    return tuple((pool[l][lanes_B],) for pool in kv)
-
-
 def layers_kv(kv: KV) -> KV:
     """Keys and values as arrays [L, B, K, S, D]; of unrolled layers, the only one."""
     return tuple(pool[0][None] if isinstance(pool, tuple) else pool for pool in kv)
 
 
-def prefix_kv(kv: KV, l, length: int):
-    """Keys and values of one layer's first `length` slots, each [B, K, length, D]."""
+def prefix_kv(kv: KV, l, lanes_B, length: int):
+    """Keys and values of one layer's first `length` slots, each [B, K, length, D]; without lanes, of all."""
 
     def cut(pool):
+        if lanes_B is not None:
+            return pool[l][lanes_B, :, :length] if isinstance(pool, tuple) else pool[l, lanes_B, :, :length]
         if isinstance(pool, tuple):
             lanes, heads, slots, head_dim = pool[l].shape
             # Sliced as long runs, not as one row per slot: XLA CPU then copies on all its threads.
