@@ -61,7 +61,7 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
         written = tuple((pool[0],) for pool in written) if isinstance(kv[0], tuple) else written
     else:
         with jax.named_scope("write"):
-            written = kv if k is None else write_kv(kv, l, cache.lanes, slots_BxT, k, v)
+            written = kv if k is None else write_kv(kv, l, cache.lanes, slots_BxT, k, v, holds_panels(out))
         if cache.lanes is None and holds_panels(out) and sinks is None:
             pools = (pool[l] for pool in written)
             order_BxS = cache.order_BxS

@@ -132,6 +132,16 @@ def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, order_BxS, scale: float
     return jax.ffi.ffi_call(target("attention"), result)(*arguments, scale=np.float32(scale), cap=np.float32(cap or 0))
 
 
+def written(keys_LxKxSxD, values_LxKxSxD, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD):
+    """The pools of a layer with new keys and values in their slots, in place; lanes and slots beyond them are dropped.
+
+    XLA compiles each scatter by itself: for all layers and sizes, a third of a loop's compilation.
+    """
+    result = [jax.ShapeDtypeStruct(pool.shape, jnp.float32) for pool in (keys_LxKxSxD, values_LxKxSxD)]
+    call = jax.ffi.ffi_call(target("written"), result, input_output_aliases={0: 0, 1: 1})
+    return call(keys_LxKxSxD, values_LxKxSxD, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD)
+
+
 def by_thread(thread_BxS):
     """The slots of each lane by their threads, and those of a thread as they are, int32 [B, S].
 

@@ -216,6 +216,44 @@ ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> 
   return ffi::Error::Success();
 }
 
+// Keys and values [B, T, K, D] go to their slots [B, T] of these lanes [B] of pools [lanes, K, S, D]; to none beyond them.
+struct Writing {
+  const float *k, *v;
+  const int32_t *lanes, *slots;
+  float *keys, *values;
+  int64_t count, rows, heads, dims, pool_lanes, pool_slots;
+};
+
+void write(const Writing& w) {
+  for (int64_t row = 0; row < w.count * w.rows; ++row) {
+    const int64_t lane = w.lanes[row / w.rows], slot = w.slots[row];
+    if (lane < 0 || lane >= w.pool_lanes || slot < 0 || slot >= w.pool_slots) continue;
+    for (int64_t head = 0; head < w.heads; ++head) {
+      const int64_t from = (row * w.heads + head) * w.dims;
+      const int64_t to = ((lane * w.heads + head) * w.pool_slots + slot) * w.dims;
+      std::memcpy(w.keys + to, w.k + from, w.dims * sizeof(float));
+      std::memcpy(w.values + to, w.v + from, w.dims * sizeof(float));
+    }
+  }
+}
+
+using Slots = ffi::BufferR4<ffi::F32>;
+using WrittenSlots = ffi::ResultBufferR4<ffi::F32>;
+
+ffi::Error written(Slots keys, Slots values, ffi::BufferR1<ffi::S32> lanes, ffi::BufferR2<ffi::S32> slots,
+                   ffi::BufferR4<ffi::F32> k, ffi::BufferR4<ffi::F32> v, WrittenSlots new_keys, WrittenSlots new_values) {
+  const auto ps = keys.dimensions(), others = values.dimensions(), ks = k.dimensions(), vs = v.dimensions();
+  const auto ss = slots.dimensions();
+  const bool fits = std::equal(ps.begin(), ps.end(), others.begin()) && std::equal(ks.begin(), ks.end(), vs.begin()) &&
+                    ss[0] == ks[0] && ss[1] == ks[1] && lanes.dimensions()[0] == ks[0] && ks[2] == ps[1] && ks[3] == ps[3];
+  if (!fits || new_keys->untyped_data() != keys.untyped_data() || new_values->untyped_data() != values.untyped_data()) {
+    return ffi::Error::InvalidArgument("pasta_jax: keys, values and slots don't fit the pool, which is written in place");
+  }
+  write({k.typed_data(), v.typed_data(), lanes.typed_data(), slots.typed_data(), new_keys->typed_data(),
+         new_values->typed_data(), ks[0], ks[1], ks[2], ks[3], ps[0], ps[2]});
+  return ffi::Error::Success();
+}
+
 // The slots of each lane by their threads [B, S], and those of a thread as they are.
 void by_thread(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {
   std::vector<int64_t> next(slots + 2);
@@ -282,6 +320,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_draws, draws,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums,
                               ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::F32>>().Ret<ffi::BufferR1<ffi::F32>>());
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_written, written,
+                              ffi::Ffi::Bind()
+                                  .Arg<Slots>()
+                                  .Arg<Slots>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Ret<ffi::BufferR4<ffi::F32>>()
+                                  .Ret<ffi::BufferR4<ffi::F32>>());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_ordered, ordered,
                               ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::S32>>().Ret<ffi::BufferR2<ffi::S32>>());
 
@@ -346,6 +395,12 @@ void pasta_attend(const float* q, const float* k, const float* v, const bool* se
 
 void pasta_order(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {
   by_thread(thread, order, lanes, slots);
+}
+
+// `sizes`: lanes of rows, rows, heads, dims, and the pool's lanes and slots.
+void pasta_write(const float* k, const float* v, const int32_t* lanes, const int32_t* slots, float* keys, float* values,
+                 const int64_t* sizes) {
+  write({k, v, lanes, slots, keys, values, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]});
 }
 
 void pasta_draw(const float* logits, const float* temperature, const uint32_t* key, const int32_t* ids, int32_t* place,

@@ -17,6 +17,7 @@ extern "C" void pasta_multiply(const float*, const void*, const void*, const voi
 extern "C" void pasta_draw(const float*, const float*, const uint32_t*, const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
 extern "C" void pasta_order(const int32_t*, int32_t*, int64_t, int64_t);
+extern "C" void pasta_write(const float*, const float*, const int32_t*, const int32_t*, float*, float*, const int64_t*);
 extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, const int32_t*, float*, const int64_t*,
                              float, float);
 
@@ -90,6 +91,19 @@ int products(unsigned seed) {
     pasta_attend(q.data(), k.data(), v.data(), reinterpret_cast<const bool*>(see.data()), order.data(), out.data(), sizes,
                  1, 0);
     for (float value : out) wrong += std::abs(value - 2) > 1e-5f;
+    const int64_t count = 1 + next(3), many = 1 + next(3), all = sizes[0], room = sizes[4], heads = sizes[2], dims = sizes[5];
+    const int64_t written[] = {count, many, heads, dims, all, room};
+    const std::vector<float> news(count * many * heads * dims, 7.f);
+    std::vector<int32_t> to_lanes(count), to_slots(count * many);
+    for (int32_t& lane : to_lanes) lane = next(all + 2) - 1;  // also beyond the pool
+    for (int32_t& slot : to_slots) slot = next(room + 2) - 1;
+    pasta_write(news.data(), news.data(), to_lanes.data(), to_slots.data(), k.data(), v.data(), written);
+    for (int64_t row = 0; row < count * many; ++row) {
+      const int64_t lane = to_lanes[row / many], slot = to_slots[row];
+      if (lane < 0 || lane >= all || slot < 0 || slot >= room) continue;
+      const int64_t last = (((lane + 1) * heads - 1) * room + slot) * dims + dims - 1;
+      wrong += k[last] != 7 || v[last] != 7;
+    }
   }
   return wrong;
 }

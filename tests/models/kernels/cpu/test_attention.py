@@ -1,4 +1,4 @@
-"""Attention to a pool equals NumPy's in float64, and doesn't depend on what else is in the pool."""
+"""Attention to a pool equals NumPy's in float64, and depends on nothing else in the pool; writing equals XLA's."""
 
 import ctypes
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pasta_jax.models.kernels.cpu.calls import attend, by_thread
+from pasta_jax.models.kernels.cpu.calls import attend, by_thread, written
+from pasta_jax.models.pool import write_kv
 from tests.models.kernels.cpu.test_calls import at_any_address, every_level
 
 
@@ -91,3 +92,25 @@ def test_attention_to_extreme_scores(library):
     np.testing.assert_array_equal(attend(q, k, v, see, order, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
     k[0, 0, 1, 0] = np.nan
     assert np.isnan(attend(q, k, v, see, order, 1.0, None)).all()
+
+
+@pytest.mark.parametrize("lanes", [None, [2, 0]])
+def test_keys_and_values_are_written_as_by_xla(lanes, library):
+    rng = np.random.default_rng(6)
+    kv = tuple(tuple(pool) for pool in rng.standard_normal((2, 2, 3, 2, 5, 4), np.float32))
+    rows = 3 if lanes is None else len(lanes)
+    slots = np.stack([rng.permutation(7)[:3] for _ in range(rows)]).astype(np.int32)  # 5 and 6 are beyond the pool
+    k, v = rng.standard_normal((2, rows, 3, 2, 4), np.float32)
+    at = lanes and jnp.asarray(lanes, jnp.int32)
+    by_kernel, by_xla = (
+        jax.jit(lambda kv, kernel=kernel: write_kv(kv, 1, at, slots, k, v, kernel))(kv) for kernel in (True, False)
+    )
+    jax.tree.map(np.testing.assert_array_equal, by_kernel, by_xla)
+
+
+def test_lanes_beyond_the_pool_are_dropped_and_what_does_not_fit_is_refused(library):
+    pools, new = np.zeros((2, 2, 1, 3, 4), np.float32), np.ones((2, 2, 1, 1, 4), np.float32)
+    lanes, slots = np.array([-1, 2], np.int32), np.zeros((2, 1), np.int32)
+    assert not np.any(written(*pools, lanes, slots, *new))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="keys, values and slots don't fit the pool"):
+        written(*pools, lanes[:1], slots, *new)
