@@ -29,16 +29,15 @@ def draw(
     The key of a row is fold_in(fold_in(seed, thread), number of the token in its thread) and depends on nothing else,
     so a row's tokens do not depend on its neighbours. With `ids`, the logits are of these ids only, ascending, and each
     has the noise that it has among all: where both logits are alike, so are the tokens. Our own kernel on the CPU
-    computes the noise of few ids, with other last bits than XLA's logarithm.
+    computes the noise of few ids, with other last bits than XLA's logarithm, and adds up masses in another order.
     """
-    temperature_N, top_k_N, top_p_N = rules_N.temperature, rules_N.top_k, rules_N.top_p
-    filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1) | (rules_N.min_p > 0)))
+    temperature_N, top_k_N, top_p_N, min_p_N = rules_N.temperature, rules_N.top_k, rules_N.top_p, rules_N.min_p
 
     def key(seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
 
     def filtered(scaled_NxV: jax.Array) -> jax.Array:
-        is_likely_NxV = scaled_NxV >= jnp.log(rules_N.min_p)[:, None]  # the greatest is 0
+        is_likely_NxV = scaled_NxV >= jnp.log(min_p_N)[:, None]  # the greatest is 0
         return jnp.where(is_likely_NxV, keep_top(scaled_NxV, top_k_N, top_p_N), FORBIDDEN)
 
     def scaled() -> jax.Array:
@@ -48,6 +47,7 @@ def draw(
         return jnp.where(logits_NxV > FORBIDDEN, scaled_NxV, FORBIDDEN)
 
     def sampled() -> jax.Array:
+        filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1) | (min_p_N > 0)))
         kept_NxV = lax.cond(filtering, filtered, lambda x: x, scaled())
 
         def one(logits_V: jax.Array, *parts: jax.Array) -> jax.Array:
@@ -59,13 +59,7 @@ def draw(
 
     if by_kernel:
         key_Nx2 = jax.random.key_data(jax.vmap(key)(rules_N.seed, thread_N, number_N))
-
-        def of_filtered() -> jax.Array:
-            # The kernel divides by the temperatures in any case: XLA's quotients have other last bits.
-            is_kept_NxV = (filtered(scaled()) > FORBIDDEN) | (temperature_N <= 0)[:, None]
-            return draws(jnp.where(is_kept_NxV, logits_NxV, FORBIDDEN), temperature_N, key_Nx2, ids_V)
-
-        chosen_N = lax.cond(filtering, of_filtered, lambda: draws(logits_NxV, temperature_N, key_Nx2, ids_V))
+        chosen_N = draws(logits_NxV, temperature_N, top_k_N, top_p_N, min_p_N, key_Nx2, ids_V)
     else:
         greedy_N = likeliest(logits_NxV)
         chosen_N = lax.cond(jnp.any(temperature_N > 0), sampled, lambda: greedy_N)

@@ -156,14 +156,16 @@ def sums(x):
     return jax.ffi.ffi_call(target("sums"), result)(x.reshape(-1, x.shape[-1])).reshape(x.shape[:-1])
 
 
-def draws(logits_NxV, temperature_N, key_Nx2, ids_V=None):
+def draws(logits_NxV, temperature_N, top_k_N, top_p_N, min_p_N, key_Nx2, ids_V=None):
     """The places of drawn ids, int32 [N]: argmax(logits / temperature + gumbel), with the noise of jax.random's key.
 
-    At temperature 0 it is the greatest logit's. With `ids`, ascending, the logits are of these.
+    Of the ids that top_k, top_p and min_p keep, as sampling.py has it. At temperature 0 it is the greatest logit's.
+    With `ids`, ascending, the logits are of these.
     """
     result = jax.ShapeDtypeStruct(temperature_N.shape, jnp.int32)
     ids_V = jnp.zeros(0, jnp.int32) if ids_V is None else ids_V
-    return jax.ffi.ffi_call(target("draws"), result)(logits_NxV, temperature_N, key_Nx2, ids_V)
+    rules = temperature_N, top_k_N, top_p_N, min_p_N
+    return jax.ffi.ffi_call(target("draws"), result)(logits_NxV, *rules, key_Nx2, ids_V)
 
 
 def rows_of(matrix: Mapping[str, Any], index):

@@ -1,4 +1,5 @@
-// Draws of a next token: the id whose logit / temperature plus noise is greatest. Included once.
+// Draws of a next token: of the ids that the filters keep, that whose logit / temperature plus noise is greatest. Included
+// once.
 //
 // The noise is Gumbel's, id by id as jax.random.gumbel has it for a row's key. It has bounds, so only ids whose logits
 // are near the greatest can win, and only theirs is computed: of 50,000 ids some hundreds.
@@ -54,11 +55,52 @@ inline int64_t greatest(const float* logits, int64_t count) {
   return std::find_if(logits, logits + count, [=](float one) { return are_nan ? one != one : one == best; }) - logits;
 }
 
+// Which ids may be drawn, as sampling.py has it: the top_k likeliest, 0: all; of these the fewest that hold the mass
+// top_p; and those at least min_p times as likely as the likeliest. Equal ones at an edge stay.
+struct Filter {
+  int32_t top_k;
+  float top_p, min_p;
+
+  bool keeps_all() const { return top_k <= 0 && top_p >= 1 && !(min_p > 0); }
+};
+
+// The least (logit - most) / temperature that a filter keeps. Each row's sums add up in one order, whatever is beside it.
+inline float edge_of(const Filter& filter, const float* logits, int64_t count, float most, float temperature) {
+  thread_local std::vector<float> scaled;
+  scaled.clear();
+  for (int64_t i = 0; i < count; ++i) {
+    if (logits[i] > FORBIDDEN) scaled.push_back((logits[i] - most) / temperature);
+  }
+  float edge = -INFINITY;
+  if (filter.top_k > 0 && filter.top_k < static_cast<int64_t>(scaled.size())) {
+    const auto last = scaled.begin() + filter.top_k - 1;
+    std::nth_element(scaled.begin(), last, scaled.end(), std::greater<float>());
+    edge = *last;
+    scaled.erase(std::remove_if(last, scaled.end(), [=](float one) { return one < edge; }), scaled.end());
+  }
+  if (filter.top_p < 1) {
+    double all = 0, held = 0;
+    for (float one : scaled) all += std::exp(one);
+    std::make_heap(scaled.begin(), scaled.end());
+    for (auto end = scaled.end(); end != scaled.begin(); --end) {
+      held += std::exp(scaled.front());
+      if (held >= filter.top_p * all) {
+        edge = std::max(edge, scaled.front());
+        break;
+      }
+      std::pop_heap(scaled.begin(), end);
+    }
+  }
+  return filter.min_p > 0 ? std::max(edge, std::log(filter.min_p)) : edge;
+}
+
 // The place of the id that wins. `ids` are those of the logits, ascending; null: their places.
-inline int64_t drawn(const float* logits, int64_t count, float temperature, const uint32_t* key, const int32_t* ids) {
+inline int64_t drawn(const float* logits, int64_t count, float temperature, const Filter& filter, const uint32_t* key,
+                     const int32_t* ids) {
   int64_t best = greatest(logits, count);
   const float most = best < count ? logits[best] : NAN;
   if (!(temperature > 0) || !(most > FORBIDDEN)) return best;
+  const float edge = filter.keeps_all() || std::isinf(most) ? -INFINITY : edge_of(filter, logits, count, most, temperature);
   const auto sum_of = [&](int64_t i) { return (logits[i] - most) / temperature + noise(key, ids ? ids[i] : i); };
   float sum = sum_of(best), least = 0;
   const auto narrow = [&] {  // with room for rounding
@@ -67,7 +109,7 @@ inline int64_t drawn(const float* logits, int64_t count, float temperature, cons
   };
   narrow();
   const auto consider = [&](int64_t i) {
-    if (!(logits[i] >= least)) return;
+    if (!(logits[i] >= least) || (logits[i] - most) / temperature < edge) return;
     const float one = sum_of(i);
     if (!(one > sum || (one == sum && i < best))) return;
     best = i, sum = one;
@@ -83,11 +125,21 @@ inline int64_t drawn(const float* logits, int64_t count, float temperature, cons
   return best;
 }
 
-// Of rows of logits [N, V], each with its temperature and key [N, 2].
-void draw(const float* logits, const float* temperature, const uint32_t* key, const int32_t* ids, int32_t* place,
-          int64_t rows, int64_t count) {
-  pool().run(rows, [=](int64_t row) {
-    place[row] = drawn(logits + row * count, count, temperature[row], key + row * 2, ids);
+// Of rows of logits [N, V], each with its temperature, filter and key [N, 2].
+struct Draws {
+  const float *logits, *temperature;
+  const int32_t* top_k;
+  const float *top_p, *min_p;
+  const uint32_t* key;
+  const int32_t* ids;
+  int32_t* place;
+  int64_t rows, count;
+};
+
+void draw(const Draws& d) {
+  pool().run(d.rows, [&](int64_t row) {
+    const Filter filter{d.top_k[row], d.top_p[row], d.min_p[row]};
+    d.place[row] = drawn(d.logits + row * d.count, d.count, d.temperature[row], filter, d.key + row * 2, d.ids);
   });
 }
 

@@ -294,16 +294,20 @@ ffi::Error sums(ffi::BufferR2<ffi::F32> x, ffi::ResultBufferR1<ffi::F32> y) {
   return ffi::Error::Success();
 }
 
-ffi::Error draws(ffi::BufferR2<ffi::F32> logits, ffi::BufferR1<ffi::F32> temperature, ffi::BufferR2<ffi::U32> key,
-                 ffi::BufferR1<ffi::S32> ids, ffi::ResultBufferR1<ffi::S32> place) {
+using Column = ffi::BufferR1<ffi::F32>;
+
+ffi::Error draws(ffi::BufferR2<ffi::F32> logits, Column temperature, ffi::BufferR1<ffi::S32> top_k, Column top_p,
+                 Column min_p, ffi::BufferR2<ffi::U32> key, ffi::BufferR1<ffi::S32> ids,
+                 ffi::ResultBufferR1<ffi::S32> place) {
   const auto ls = logits.dimensions(), ks = key.dimensions();
   const int64_t rows = ls[0], count = ls[1], named = ids.dimensions()[0];
-  const bool fits = temperature.dimensions()[0] == rows && ks[0] == rows && ks[1] == 2 && place->dimensions()[0] == rows;
+  bool fits = ks[0] == rows && ks[1] == 2 && place->dimensions()[0] == rows && top_k.dimensions()[0] == rows;
+  for (const Column& column : {temperature, top_p, min_p}) fits = fits && column.dimensions()[0] == rows;
   if (!fits || count < 1 || (named != 0 && named != count)) {
-    return ffi::Error::InvalidArgument("pasta_jax: logits, temperatures, keys and ids don't fit");
+    return ffi::Error::InvalidArgument("pasta_jax: logits, rules, keys and ids don't fit");
   }
-  draw(logits.typed_data(), temperature.typed_data(), key.typed_data(), named == 0 ? nullptr : ids.typed_data(),
-       place->typed_data(), rows, count);
+  draw({logits.typed_data(), temperature.typed_data(), top_k.typed_data(), top_p.typed_data(), min_p.typed_data(),
+        key.typed_data(), named == 0 ? nullptr : ids.typed_data(), place->typed_data(), rows, count});
   return ffi::Error::Success();
 }
 
@@ -312,7 +316,10 @@ ffi::Error draws(ffi::BufferR2<ffi::F32> logits, ffi::BufferR1<ffi::F32> tempera
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_draws, draws,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::BufferR1<ffi::F32>>()
+                                  .Arg<Column>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<Column>()
+                                  .Arg<Column>()
                                   .Arg<ffi::BufferR2<ffi::U32>>()
                                   .Arg<ffi::BufferR1<ffi::S32>>()
                                   .Ret<ffi::BufferR1<ffi::S32>>());
@@ -403,9 +410,9 @@ void pasta_write(const float* k, const float* v, const int32_t* lanes, const int
   write({k, v, lanes, slots, keys, values, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]});
 }
 
-void pasta_draw(const float* logits, const float* temperature, const uint32_t* key, const int32_t* ids, int32_t* place,
-                int64_t rows, int64_t count) {
-  draw(logits, temperature, key, ids, place, rows, count);
+void pasta_draw(const float* logits, const float* temperature, const int32_t* top_k, const float* top_p,
+                const float* min_p, const uint32_t* key, const int32_t* ids, int32_t* place, int64_t rows, int64_t count) {
+  draw({logits, temperature, top_k, top_p, min_p, key, ids, place, rows, count});
 }
 
 void pasta_add_up(const float* x, float* y, int64_t rows, int64_t length) { add_up(x, y, rows, length); }

@@ -14,7 +14,8 @@ extern "C" void pasta_threads(int);
 extern "C" int pasta_level(const char*);
 extern "C" void pasta_multiply(const float*, const void*, const void*, const void*, const uint16_t*, const uint16_t*,
                                const float*, const float*, float*, const int64_t*);
-extern "C" void pasta_draw(const float*, const float*, const uint32_t*, const int32_t*, int32_t*, int64_t, int64_t);
+extern "C" void pasta_draw(const float*, const float*, const int32_t*, const float*, const float*, const uint32_t*,
+                           const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
 extern "C" void pasta_order(const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_write(const float*, const float*, const int32_t*, const int32_t*, float*, float*, const int64_t*);
@@ -78,7 +79,10 @@ int products(unsigned seed) {
     const std::vector<uint32_t> keys(rows * 2, round);
     std::vector<int32_t> ids(outputs), places(rows);
     for (int o = 0; o < outputs; ++o) ids[o] = 3 * o;
-    pasta_draw(logits.data(), temperatures.data(), keys.data(), round % 3 ? ids.data() : nullptr, places.data(), rows, outputs);
+    const std::vector<int32_t> most(rows, next(3) * next(outputs + 5));
+    const std::vector<float> mass(rows, 1 - next(3) * 0.4f), least(rows, next(2) * 0.5f);
+    pasta_draw(logits.data(), temperatures.data(), most.data(), mass.data(), least.data(), keys.data(),
+               round % 3 ? ids.data() : nullptr, places.data(), rows, outputs);
     for (int r = 0; r < rows; ++r) wrong += places[r] != r % outputs;
     const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};
     const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];

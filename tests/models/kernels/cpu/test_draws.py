@@ -42,11 +42,48 @@ def test_draws_are_xlas(vocab, spread):
         np.testing.assert_array_equal(*both(logits_NxV, temperature_N, number))
 
 
-@pytest.mark.parametrize("others", [{"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.2}])
-def test_so_they_are_beside_rows_that_filter(others):
-    rng, temperature_N = np.random.default_rng(0), np.array([0.0, 0.5, 1.0, 2.0])
-    for number in range(6):
-        np.testing.assert_array_equal(*both(3 * rng.standard_normal((4, 500)), temperature_N, number, **others))
+FILTERS = [
+    {"top_k": 3},
+    {"top_p": 0.7},
+    {"min_p": 0.2},
+    {"top_k": 40, "top_p": 0.9, "min_p": 0.05},
+    {"top_k": 10_000, "top_p": 0.99},
+    {"top_k": 1, "top_p": 0.0, "min_p": 1.0},
+]
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 500, 49_152])
+@pytest.mark.parametrize("others", FILTERS)
+def test_so_they_are_of_what_filters_keep(vocab, others):
+    rng, temperature_N = np.random.default_rng(vocab), np.array([0.0, 1e-30, 0.5, 1.0, 2.0, 1e30])
+    for number in range(4):
+        logits_NxV = 3 * rng.standard_normal((len(temperature_N), vocab))
+        logits_NxV[rng.random(logits_NxV.shape) < 0.3] = FORBIDDEN
+        np.testing.assert_array_equal(*both(logits_NxV, temperature_N, number, **others))
+
+
+def test_equal_ones_at_an_edge_stay():
+    """Ids 2, 3, 5 and 6 are as likely, half of the mass in all; id 0 has the other half."""
+    logits_V = np.full(8, FORBIDDEN)
+    logits_V[0], logits_V[[2, 3, 5, 6]] = np.log(4), 0.0
+    for others, kept in (
+        ({"top_k": 2}, {0, 2, 3, 5, 6}),
+        ({"top_p": 0.6}, {0, 2, 3, 5, 6}),
+        ({"top_p": 0.4}, {0}),
+        ({"min_p": 0.25}, {0, 2, 3, 5, 6}),
+        ({"min_p": 0.26}, {0}),
+    ):
+        ours, theirs = both(np.tile(logits_V, (400, 1)), np.ones(400), **others)
+        assert set(ours.tolist()) == kept
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_masses_add_up_alike_whatever_rows_are_beside():
+    rng = np.random.default_rng(5)
+    logits_NxV = rng.standard_normal((8, 30_000)).astype(np.float32)
+    whole, _ = both(logits_NxV, np.full(8, 1.0), top_p=0.9)
+    for rows in (1, 3):
+        np.testing.assert_array_equal(both(logits_NxV[:rows], np.full(rows, 1.0), top_p=0.9)[0], whole[:rows])
 
 
 def test_a_neighbour_that_filters_decides_no_near_tie():
