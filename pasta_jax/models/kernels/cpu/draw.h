@@ -64,32 +64,63 @@ struct Filter {
   bool keeps_all() const { return top_k <= 0 && top_p >= 1 && !(min_p > 0); }
 };
 
+// use(i) of each place whose logit is at least `least`, which may rise meanwhile.
+template <typename Use>
+void each_above(const float* logits, int64_t count, const float& least, Use use) {
+  const int64_t whole = count / TOGETHER_IDS * TOGETHER_IDS;
+  for (int64_t i = 0; i < whole; i += TOGETHER_IDS) {
+    int32_t any = 0;
+    for (int64_t k = 0; k < TOGETHER_IDS; ++k) any |= logits[i + k] >= least;
+    for (int64_t k = 0; k < TOGETHER_IDS && any; ++k) {
+      if (logits[i + k] >= least) use(i + k);
+    }
+  }
+  for (int64_t i = whole; i < count; ++i) {
+    if (logits[i] >= least) use(i);
+  }
+}
+
 // The least (logit - most) / temperature that a filter keeps. Each row's sums add up in one order, whatever is beside it.
 inline float edge_of(const Filter& filter, const float* logits, int64_t count, float most, float temperature) {
-  thread_local std::vector<float> scaled;
-  scaled.clear();
-  for (int64_t i = 0; i < count; ++i) {
-    if (logits[i] > FORBIDDEN) scaled.push_back((logits[i] - most) / temperature);
-  }
-  float edge = -INFINITY;
-  if (filter.top_k > 0 && filter.top_k < static_cast<int64_t>(scaled.size())) {
-    const auto last = scaled.begin() + filter.top_k - 1;
-    std::nth_element(scaled.begin(), last, scaled.end(), std::greater<float>());
-    edge = *last;
-    scaled.erase(std::remove_if(last, scaled.end(), [=](float one) { return one < edge; }), scaled.end());
-  }
-  if (filter.top_p < 1) {
-    double all = 0, held = 0;
-    for (float one : scaled) all += std::exp(one);
-    std::make_heap(scaled.begin(), scaled.end());
-    for (auto end = scaled.end(); end != scaled.begin(); --end) {
-      held += std::exp(scaled.front());
-      if (held >= filter.top_p * all) {
-        edge = std::max(edge, scaled.front());
-        break;
-      }
-      std::pop_heap(scaled.begin(), end);
+  const float allowed = std::nextafter(FORBIDDEN, 0.0f);
+  thread_local std::vector<float> likely;
+  float edge = -INFINITY, least = 0;
+  const auto widen = [&] {  // most ids are far from any edge
+    least = least < -1000 ? -INFINITY : 2 * least - 4;
+    likely.clear();
+    each_above(logits, count, std::max(allowed, most + least * temperature - 1e-5f * std::abs(most)), [&](int64_t i) {
+      const float one = (logits[i] - most) / temperature;
+      if (one >= least) likely.push_back(one);
+    });
+  };
+  const auto mass_of = [&](float one) { return static_cast<double>(std::exp(one)); };
+  double all = 0;
+  if (filter.top_k > 0) {
+    const size_t k = filter.top_k;
+    do widen();
+    while (likely.size() < k && least > -INFINITY);
+    if (k < likely.size()) {
+      const auto last = likely.begin() + k - 1;
+      std::nth_element(likely.begin(), last, likely.end(), std::greater<float>());
+      edge = *last;
+      likely.erase(std::remove_if(last, likely.end(), [=](float one) { return one < edge; }), likely.end());
     }
+    for (float one : likely) all += mass_of(one);
+  } else if (filter.top_p < 1) {
+    each_above(logits, count, allowed, [&](int64_t i) { all += mass_of((logits[i] - most) / temperature); });
+    widen();
+  }
+  bool is_found = filter.top_p >= 1;
+  while (!is_found) {
+    std::sort(likely.begin(), likely.end(), std::greater<float>());
+    double held = 0;
+    for (size_t i = 0; i < likely.size() && !is_found; ++i) {
+      held += mass_of(likely[i]);
+      is_found = held >= filter.top_p * all;
+      if (is_found) edge = std::max(edge, likely[i]);
+    }
+    if (is_found || filter.top_k > 0 || least == -INFINITY) break;  // else sums round: all are kept
+    widen();
   }
   return filter.min_p > 0 ? std::max(edge, std::log(filter.min_p)) : edge;
 }
@@ -108,20 +139,13 @@ inline int64_t drawn(const float* logits, int64_t count, float temperature, cons
     least = std::max(most - below - 1e-6f * std::abs(most), std::nextafter(FORBIDDEN, 0.0f));
   };
   narrow();
-  const auto consider = [&](int64_t i) {
-    if (!(logits[i] >= least) || (logits[i] - most) / temperature < edge) return;
+  each_above(logits, count, least, [&](int64_t i) {
+    if ((logits[i] - most) / temperature < edge) return;
     const float one = sum_of(i);
     if (!(one > sum || (one == sum && i < best))) return;
     best = i, sum = one;
     narrow();
-  };
-  const int64_t whole = count / TOGETHER_IDS * TOGETHER_IDS;
-  for (int64_t i = 0; i < whole; i += TOGETHER_IDS) {
-    int32_t any = 0;
-    for (int64_t k = 0; k < TOGETHER_IDS; ++k) any |= logits[i + k] >= least;
-    for (int64_t k = 0; k < TOGETHER_IDS && any; ++k) consider(i + k);
-  }
-  for (int64_t i = whole; i < count; ++i) consider(i);
+  });
   return best;
 }
 
