@@ -13,6 +13,7 @@ from pasta_jax.models.kernels.bfloat16 import is_mixed, mixed_attention
 from pasta_jax.models.kernels.blocked import blocked_attention
 from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
 from pasta_jax.models.kernels.cpu.calls import holds_panels
+from pasta_jax.models.kernels.cpu.calls import written as written_in_place
 from pasta_jax.models.kernels.pool_tpu import write_and_attend
 from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
 from pasta_jax.models.parts import soft_cap
@@ -61,7 +62,8 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
         written = tuple((pool[0],) for pool in written) if isinstance(kv[0], tuple) else written
     else:
         with jax.named_scope("write"):
-            written = kv if k is None else write_kv(kv, l, cache.lanes, slots_BxT, k, v, holds_panels(out))
+            write = write_by_kernel if holds_panels(out) else write_kv
+            written = kv if k is None else write(kv, l, cache.lanes, slots_BxT, k, v)
         if cache.lanes is None and holds_panels(out) and sinks is None:
             pools = (pool[l] for pool in written)
             order_BxS = cache.order_BxS
@@ -74,6 +76,13 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
     if not isinstance(see, PoolSpec):  # a kernel for accelerators, which take no fewer products
         read = jnp.where(cache.in_use(see.shape[-1])[..., None, None, None], read, 0)
     return read, written
+
+
+def write_by_kernel(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
+    """pool.py's `write_kv` by our CPU kernel, for pools of one layer each and lanes that differ."""
+    lanes_B = jnp.arange(len(k_BxTxKxD), dtype=jnp.int32) if lanes_B is None else lanes_B
+    new = written_in_place(kv[0][l], kv[1][l], lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD)
+    return tuple((*pool[:l], one, *pool[l + 1 :]) for pool, one in zip(kv, new, strict=True))
 
 
 def _uncached(config: TransformerConfig, see, out: Mapping[str, Any], q, k_BxTxKxD, v_BxTxKxD, sinks):

@@ -13,7 +13,6 @@ from jax import lax
 
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.kernels.cpu.calls import written
 
 Arrays = TypeVar("Arrays")
 KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple of arrays [B, K, S, D], of own_layers
@@ -94,17 +93,10 @@ def prefix_kv(kv: KV, l, lanes_B, length: int):
     return cut(kv[0]), cut(kv[1])
 
 
-def write_kv(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD, kernel: bool = False) -> KV:
-    """Write each token's key and value to its slot of layer l; slots beyond the pool are dropped.
-
-    With our CPU `kernel`, for pools of one layer each and lanes that differ.
-    """
+def write_kv(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
+    """Write each token's key and value to its slot of layer l; slots beyond the pool are dropped."""
     lanes, _, heads, _ = k_BxTxKxD.shape
-    lanes_B = jnp.arange(lanes, dtype=jnp.int32) if lanes_B is None else lanes_B
-    if kernel:
-        new = written(kv[0][l], kv[1][l], lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD)
-        return tuple((*pool[:l], one, *pool[l + 1 :]) for pool, one in zip(kv, new, strict=True))
-    b = lanes_B[:, None, None]
+    b = (jnp.arange(lanes) if lanes_B is None else lanes_B)[:, None, None]
     h = jnp.arange(heads)[None, None, :]
     s = slots_BxT[:, :, None]
 

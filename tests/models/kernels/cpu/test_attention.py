@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pasta_jax.models.attention import write_by_kernel
 from pasta_jax.models.kernels.cpu.calls import attend, by_thread, written
 from pasta_jax.models.pool import write_kv
 from tests.models.kernels.cpu.test_calls import at_any_address, every_level
@@ -103,7 +104,7 @@ def test_keys_and_values_are_written_as_by_xla(lanes, library):
     k, v = rng.standard_normal((2, rows, 3, 2, 4), np.float32)
     at = lanes and jnp.asarray(lanes, jnp.int32)
     by_kernel, by_xla = (
-        jax.jit(lambda kv, kernel=kernel: write_kv(kv, 1, at, slots, k, v, kernel))(kv) for kernel in (True, False)
+        jax.jit(lambda kv, write=write: write(kv, 1, at, slots, k, v))(kv) for write in (write_by_kernel, write_kv)
     )
     jax.tree.map(np.testing.assert_array_equal, by_kernel, by_xla)
 
