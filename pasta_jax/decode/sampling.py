@@ -32,6 +32,7 @@ def draw(
     computes the noise of few ids, with other last bits than XLA's logarithm, and adds up masses in another order.
     """
     temperature_N, top_k_N, top_p_N, min_p_N = rules_N.temperature, rules_N.top_k, rules_N.top_p, rules_N.min_p
+    filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1) | (min_p_N > 0)))
 
     def key(seed: jax.Array, thread: jax.Array, number: jax.Array) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), thread), number)
@@ -47,7 +48,6 @@ def draw(
         return jnp.where(logits_NxV > FORBIDDEN, scaled_NxV, FORBIDDEN)
 
     def sampled() -> jax.Array:
-        filtering = jnp.any((temperature_N > 0) & ((top_k_N > 0) | (top_p_N < 1) | (min_p_N > 0)))
         kept_NxV = lax.cond(filtering, filtered, lambda x: x, scaled())
 
         def one(logits_V: jax.Array, *parts: jax.Array) -> jax.Array:
