@@ -72,6 +72,7 @@ def test_programs_are_kept_where_the_environment_wants_them(tmp_path, keep, vari
     assert kept == ({folder} & {"xla", "mine"} if "JAX_ENABLE_COMPILATION_CACHE" not in variables else set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "shown"), [("", "{home}/xla"), ("import jax", "None")])
 def test_the_api_keeps_programs_unless_its_user_has_imported_jax(tmp_path, first, shown):
     assert compiled_in(tmp_path, API.format(first=first)) == (shown.format(home=tmp_path) + "\n", "")
