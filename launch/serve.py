@@ -6,12 +6,13 @@ from pasta_jax.serve.settings import ServeSettings
 
 def main(settings: ServeSettings) -> None:
     """Serve until SIGINT or SIGTERM."""
-    if settings.replicas == 1:  # else the devices are the replicas'
+    alone = settings.most_replicas == 1
+    if alone:  # else the devices are the replicas'
         cli.announce_device()
 
     from pasta_jax.serve import replicas, run  # import JAX: after the flags, so that --help starts quickly
 
-    (run if settings.replicas == 1 else replicas).run(settings)
+    (run if alone else replicas).run(settings)
 
 
 if __name__ == "__main__":

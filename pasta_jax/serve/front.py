@@ -47,7 +47,8 @@ class Replica:
 
     def __init__(self, number: int, settings: ServeSettings, key: str):
         self.number, self._key, self._limits = number, key, settings.limits
-        self.client: httpx2.AsyncClient | None = None  # None: requests go elsewhere
+        self.client: httpx2.AsyncClient | None = None  # None: it doesn't run
+        self.is_wanted = number < settings.replicas  # otherwise, it ends when it has answered its requests
         self.requests = 0  # of this front's that it answers now
         self.load = {"waiting": 0, "running": 0, "lanes": settings.decoding.lanes}
 
@@ -66,6 +67,7 @@ class Replica:
     async def leave(self) -> None:
         """It gets no more requests, and those that it answers end as if it had ended."""
         client, self.client = self.client, None
+        self.load |= {"waiting": 0, "running": 0}
         await client.aclose()
 
     async def is_healthy(self) -> bool:
@@ -83,11 +85,11 @@ class Replica:
 
 
 class Front:
-    """The application. `replicas` enter and leave (replicas.py)."""
+    """The application. `replicas`, as many as there may be, enter and leave (replicas.py)."""
 
     def __init__(self, settings: ServeSettings, key: str, name: str):
         self._settings, self._name = settings, name
-        self.replicas = [Replica(number, settings, key) for number in range(settings.replicas)]
+        self.replicas = [Replica(number, settings, key) for number in range(settings.most_replicas)]
         self._characters = CHARACTERS * (settings.decoding.prefill_chunk or CHUNK)
         self._registry = CollectorRegistry()
         self.responses = responses(self._registry)
@@ -97,8 +99,11 @@ class Front:
         routes = [Route("/health", self._health), Route("/metrics", self._metrics), Mount("/", self._answer)]
         self.app = Starlette(routes=routes, exception_handlers=HANDLERS)
 
-    def _here(self) -> list[Replica]:
+    def _running(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.client is not None]
+
+    def _here(self) -> list[Replica]:
+        return [replica for replica in self._running() if replica.is_wanted]
 
     async def _health(self, _: Request) -> Response:
         here = self._here()
@@ -107,11 +112,11 @@ class Front:
         return as_json(fields | load, 200 if here else 503)
 
     async def _metrics(self, _: Request) -> Response:
-        here = self._here()
-        answers = await asyncio.gather(*(one.client.get("/metrics") for one in here), return_exceptions=True)
+        running = self._running()
+        answers = await asyncio.gather(*(one.client.get("/metrics") for one in running), return_exceptions=True)
         texts = {
             str(replica.number): answer.text
-            for replica, answer in zip(here, answers, strict=True)
+            for replica, answer in zip(running, answers, strict=True)
             if isinstance(answer, httpx2.Response)
         }
         text = generate_latest(self._registry) + generate_latest(Labelled(texts))

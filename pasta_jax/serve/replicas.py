@@ -1,4 +1,5 @@
 """Several replicas of a server behind one address (front.py): each is an actor of Ray, checked, and replaced when lost.
+Their number follows the requests, if it may.
 
 A replica that doesn't answer is killed, and a new actor takes its place: the same for a process that has ended, hangs
 or can't decode any more, and for a machine that was lost. Ray's own restarts are for the first of these.
@@ -12,6 +13,8 @@ import secrets
 import signal
 import socket
 import threading
+import time
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -26,7 +29,7 @@ from pasta_jax.serve.run import announce, entrance, guarded, opened
 from pasta_jax.serve.server import bound, serve, url_of
 from pasta_jax.serve.settings import ServeSettings
 
-CHECK_S = 1.0  # between two checks of a replica
+CHECK_S = 1.0  # between two checks of a replica, and of whether they are enough
 AGAIN_S = 5.0  # after a start that failed
 
 
@@ -87,11 +90,14 @@ class Actors:
         self._running: dict[int, Any] = {}
 
     def start(self, number: int) -> Any:
-        """Start a process in the place of the former one of that number; a reference to what it says then."""
-        if former := self._running.pop(number, None):
-            self._ray.kill(former)
+        """Start the process of a number; a reference to what it says then."""
         self._running[number] = self._server.remote(number)
         return self._running[number].start.remote(self._settings, self._key, self._node)
+
+    def stop(self, number: int) -> None:
+        """End the process of a number, if it has one."""
+        if former := self._running.pop(number, None):
+            self._ray.kill(former)
 
     def reload(self) -> None:
         """Have all read their adapters again; one that starts reads them anyway."""
@@ -99,30 +105,87 @@ class Actors:
             one.reload.remote()
 
     async def keep(self, replica: Replica) -> None:
-        """Check a replica as long as this process serves, and start it again when it doesn't answer."""
-        number = replica.number
+        """As long as this process serves: start a replica that is wanted, check it, end one that no longer is."""
         while True:
-            while await replica.is_healthy():
-                await asyncio.sleep(CHECK_S)
-            say(f"replica {number}: lost, starts again")
-            await replica.leave()
-            while replica.client is None:
-                try:
-                    started = await self.start(number)
-                except self._ray.exceptions.RayError as error:
-                    say(f"replica {number}: did not start: {brief(error)}")
-                    await asyncio.sleep(AGAIN_S)
-                    continue
-                replica.enter(started.url, started.process)
+            if replica.client is None:
+                if replica.is_wanted:
+                    await self._begin(replica)
+            elif not replica.is_wanted and not replica.requests:
+                await self._end(replica, "no longer needed")
+            elif not await replica.is_healthy():
+                await self._end(replica, "lost")
+                continue
+            await asyncio.sleep(CHECK_S)
+
+    async def _begin(self, replica: Replica) -> None:
+        say(f"replica {replica.number}: starts")
+        try:
+            started = await self.start(replica.number)
+        except self._ray.exceptions.RayError as error:
+            if replica.is_wanted:
+                say(f"replica {replica.number}: did not start: {brief(error)}")
+                await asyncio.sleep(AGAIN_S)
+            self.stop(replica.number)
+        else:
+            replica.enter(started.url, started.process)
+
+    async def _end(self, replica: Replica, why: str) -> None:
+        say(f"replica {replica.number}: {why}")
+        await replica.leave()
+        self.stop(replica.number)
+
+    async def scale(self, replicas: Collection[Replica], settings: ServeSettings) -> None:
+        """As long as this process serves: want one more replica, or one fewer, as requests need them."""
+        demand = Demand(settings, time.monotonic())
+        while True:
+            await asyncio.sleep(CHECK_S)
+            wanted = [one for one in replicas if one.is_wanted]
+            change = demand.change(time.monotonic(), wanted)
+            if change > 0:  # rather one that hasn't ended yet
+                others = [one for one in replicas if not one.is_wanted]
+                min(others, key=lambda one: (one.client is None, one.number)).is_wanted = True
+            elif change < 0:
+                wanted[-1].is_wanted = False
+                if wanted[-1].client is None:  # it may start no sooner than its cluster has room
+                    self.stop(wanted[-1].number)
+
+
+class Demand:
+    """Whether replicas are too few or too many, by what has been so for a while."""
+
+    def __init__(self, settings: ServeSettings, now: float):
+        self._settings = settings
+        self._enough = self._needed = now  # when the replicas were last enough, and all of them last needed
+
+    def change(self, now: float, wanted: Collection[Replica]) -> int:
+        """1: one more, -1: one fewer, 0: as many, as of their last checks."""
+        waiting, running = (sum(one.load[name] for one in wanted) for name in ("waiting", "running"))
+        count, scaling = len(wanted), self._settings.scaling
+        is_starting = any(one.client is None for one in wanted)
+        if not waiting or is_starting or count == self._settings.most_replicas:
+            self._enough = now
+        if count == self._settings.replicas or waiting + running > self._settings.decoding.lanes * (count - 1) / 2:
+            self._needed = now
+        change = 0
+        if now - self._enough >= scaling.grow_s:
+            change = 1
+        elif now - self._needed >= scaling.shrink_s:
+            change = -1
+        if change:
+            self._enough = self._needed = now
+        return change
 
 
 def run(settings: ServeSettings) -> None:
     """Start all replicas, then serve until the process is told to stop."""
+    count, most, inner = settings.replicas, settings.most_replicas, secrets.token_hex()
+    if 0 < settings.scaling.most < count:
+        raise PastaError(f"config.scaling.most={settings.scaling.most}: fewer than config.replicas={count}")
     key, listening = entrance(settings)
-    count, inner = settings.replicas, secrets.token_hex()
-    cluster = dataclasses.replace(settings.ray, workers=settings.ray.workers or count)
-    starting = doing(f"starting {count} replicas")
-    with contextlib.closing(listening), starting, connected(cluster, f"config.replicas={count}") as ray:
+    cluster = dataclasses.replace(settings.ray, workers=settings.ray.workers or most)
+    starting = doing("starting a replica" if count == 1 else f"starting {count} replicas")
+    asked = f"config.replicas={count}" if count > 1 else f"config.scaling.most={most}"
+    with contextlib.closing(listening), starting, connected(cluster, asked) as ray:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's would abort
         actors = Actors(ray, settings, inner)
         found = [outcome(ray, one) for one in [actors.start(number) for number in range(count)]]
@@ -130,12 +193,14 @@ def run(settings: ServeSettings) -> None:
             raise errors[0]
         starting.close()
         front = Front(settings, inner, found[0].name)
-        for replica, one in zip(front.replicas, found, strict=True):
+        for replica, one in zip(front.replicas, found, strict=False):  # others may follow
             replica.enter(one.url, one.process)
         kept = []
 
         def started() -> None:
             kept.extend(asyncio.create_task(actors.keep(replica)) for replica in front.replicas)
+            if most > count:
+                kept.append(asyncio.create_task(actors.scale(front.replicas, settings)))
             announce(found[0].name, listening)
 
         own = dataclasses.replace(settings, spans="")  # replicas send them: they know what an answer took

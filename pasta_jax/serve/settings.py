@@ -35,6 +35,15 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
+class Scaling:
+    """More replicas while requests wait, fewer while fewer would do."""
+
+    most: Annotated[int, Meta(ge=0, le=256)] = 0  # replicas; 0: always `config.replicas` of them
+    grow_s: AboveZero = 5.0  # one more when requests have waited for so long
+    shrink_s: AboveZero = 120.0  # one fewer when half the lanes of the others would have done for so long
+
+
+@dataclasses.dataclass(frozen=True)
 class ServeSettings:
     """One model over HTTP."""
 
@@ -51,6 +60,7 @@ class ServeSettings:
     request: RequestSettings = RequestSettings(max_tokens=400)  # what a client's fields change
     mesh: MeshSettings = MeshSettings()
     replicas: Annotated[int, Meta(ge=1, le=256)] = 1  # servers behind this address, each a process; several need Ray
+    scaling: Scaling = Scaling()
     ray: RaySettings = RaySettings()  # the cluster, and what each of several replicas takes; workers, retries: unused
     stream_steps: Positive = 4  # steps between two reads of the device while somebody streams
     batch_steps: Positive = 32  # otherwise; also the longest that a new request waits for a free lane
@@ -60,3 +70,8 @@ class ServeSettings:
     log_format: Literal["text", "json"] = "text"  # of these lines; json: also tokens, adapter, forks, first token
     spans: str = ""  # OpenTelemetry's collector, as http://localhost:4318/v1/traces; empty: none
     limits: Limits = Limits()
+
+    @property
+    def most_replicas(self) -> int:
+        """At a time."""
+        return max(self.replicas, self.scaling.most)

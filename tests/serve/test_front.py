@@ -1,6 +1,7 @@
 """The front of several replicas: where requests go, when they are sent again, what clients get. Without processes."""
 
 import asyncio
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -13,7 +14,8 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.serve import front, replicas
 from pasta_jax.serve.front import Front, Labelled, Replica, beginning_of, choice
-from pasta_jax.serve.settings import ServeSettings
+from pasta_jax.serve.replicas import Demand
+from pasta_jax.serve.settings import Scaling, ServeSettings
 
 LANES = 4
 SETTINGS = ServeSettings(replicas=3, decoding=DecodeConfig(lanes=LANES, rows=4, slots=256, prefill_chunk=16), port=0)
@@ -183,6 +185,61 @@ def test_metrics_are_those_of_all_replicas():
     queue, answers = Labelled({"0": text, "1": text}).collect()
     assert [(one.labels, one.value) for one in queue.samples] == [({"replica": "0"}, 2.0), ({"replica": "1"}, 2.0)]
     assert answers.samples[1].labels == {"finish": "stop", "replica": "1"}
+
+
+def test_replicas_are_as_many_as_requests_need_for_a_while():
+    settings = dataclasses.replace(SETTINGS, replicas=1, scaling=Scaling(most=3, grow_s=5, shrink_s=60))
+    here, now = [Replica(number, settings, "key") for number in range(3)], 0.0
+    demand = Demand(settings, now)
+
+    def changes(seconds: int, waiting: int, running: int) -> list[tuple[int, int]]:
+        """When the number changes in so many seconds of this load, and to what."""
+        nonlocal now
+        found = []
+        for second in range(1, seconds + 1):
+            now += 1
+            wanted = [one for one in here if one.is_wanted]
+            for one in wanted:
+                one.client, one.load = object(), {"waiting": 0, "running": 0, "lanes": LANES}
+            wanted[0].load |= {"waiting": waiting, "running": running}
+            if change := demand.change(now, wanted):
+                (wanted[-1] if change < 0 else here[len(wanted)]).is_wanted = change > 0
+                found.append((second, len(wanted) + change))
+        return found
+
+    assert changes(200, 0, LANES) == []  # all lanes of the least that there may be
+    assert changes(4, 1, LANES) == []
+    assert changes(1, 0, LANES) == []  # nobody waits any more
+    assert changes(20, 1, LANES) == [(5, 2), (10, 3)]
+    assert changes(200, 0, LANES + 1) == []
+    assert changes(200, 0, LANES) == [(60, 2)]  # half of the lanes of two; of one it would be two
+    assert changes(59, 0, 2) == []
+    assert changes(1, 0, 3) == []
+    assert changes(200, 0, 2) == [(60, 1)]
+    here[1].is_wanted = True  # one that starts is waited for
+    here[1].client = None
+    here[0].load |= {"waiting": 9, "running": LANES}
+    assert {demand.change(now + second, here[:2]) for second in range(30)} == {0}
+
+
+def test_a_replica_that_is_no_longer_wanted_gets_no_requests():
+    async def answers() -> tuple[set[str], int]:
+        app = Front(SETTINGS, "key", "model")
+        for one in app.replicas:
+            transport = httpx2.MockTransport(lambda request, number=one.number: httpx2.Response(200, text=str(number)))
+            one.client = httpx2.AsyncClient(base_url=f"http://replica{one.number}:80", transport=transport)
+        app.replicas[1].is_wanted = False
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app.app), base_url="http://front") as client:
+            bodies = [{"prompt": f"{number} " * 60} for number in range(30)]
+            found = {(await client.post("/v1/completions", json=body)).text for body in bodies}
+            return found, (await client.get("/health")).json()["replicas"]
+
+    assert asyncio.run(answers()) == ({"0", "2"}, 2)
+
+
+def test_fewer_replicas_than_there_are_is_refused():
+    with pytest.raises(PastaError, match=r"^config\.scaling\.most=2: fewer than config\.replicas=3$"):
+        replicas.run(dataclasses.replace(SETTINGS, scaling=Scaling(most=2)))
 
 
 def test_a_missing_ray_is_one_line(monkeypatch):

@@ -71,8 +71,12 @@ def of_replicas(server: Server, name: str) -> dict[int, float]:
 
 def processes_of(server: Server) -> list[int]:
     """The processes of the replicas."""
-    children = psutil.Process(server.process.pid).children(recursive=True)
-    return [child.pid for child in children if child.cmdline() and child.cmdline()[0].startswith("ray::Server")]
+    found = []
+    for child in psutil.Process(server.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if " ".join(child.cmdline()).startswith("ray::Server"):
+                found.append(child.pid)
+    return found
 
 
 def asked(server: Server, fields: dict) -> http.client.HTTPConnection:
@@ -166,3 +170,24 @@ def test_a_killed_replica_costs_only_the_streams_that_had_begun(server, body, al
         answers = list(pool.map(lambda number: server.ask(**body(number)), WHOLE))
     assert [answer["choices"][0]["message"]["content"] for answer in answers] == [alone[number] for number in WHOLE]
     assert all(of_replicas(server, "pasta_answers_total")[number] > before[number] for number in before)
+
+
+def test_replicas_follow_the_requests(folder, body, alone):
+    changes = {"replicas": 1, "scaling__most": 2, "scaling__grow_s": 1, "scaling__shrink_s": 3, "limits__queue": QUEUE}
+    with Server(folder, **changes) as server, ThreadPoolExecutor(len(WHOLE) + 2) as pool:
+        (first,) = processes_of(server)
+        running = [pool.submit(server.ask, **body(number)) for number in WHOLE]
+        while server.metric("pasta_replicas") < 2:  # as many requests as in the beginning, while the second starts
+            running = [one for one in running if not one.done()]
+            running += [pool.submit(server.ask, **body(number)) for number in WHOLE[: len(WHOLE) - len(running)]]
+            time.sleep(0.05)
+        answers = list(pool.map(lambda number: server.ask(**body(number)), WHOLE))
+        assert [answer["choices"][0]["message"]["content"] for answer in answers] == [alone[number] for number in WHOLE]
+        assert all(of_replicas(server, "pasta_answers_total").values())
+        server.wait_until("pasta_replicas", 1, 60)
+        deadline = time.monotonic() + 20
+        while processes_of(server) != [first]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert server.ask(**body(0))["choices"][0]["message"]["content"] == alone[0]
+        assert server.stop() == 0
