@@ -99,7 +99,7 @@ inline float edge_of(const Filter& filter, const float* logits, int64_t count, f
     const size_t k = filter.top_k;
     do widen();
     while (likely.size() < k && least > -INFINITY);
-    if (k < likely.size()) {
+    if (k <= likely.size()) {
       const auto last = likely.begin() + k - 1;
       std::nth_element(likely.begin(), last, likely.end(), std::greater<float>());
       edge = *last;

@@ -62,6 +62,27 @@ def test_so_they_are_of_what_filters_keep(vocab, others):
         np.testing.assert_array_equal(*both(logits_NxV, temperature_N, number, **others))
 
 
+@pytest.mark.parametrize("leaders", [1, 3, 40])
+@pytest.mark.parametrize("others", [{}, {"min_p": 0.001}, {"top_p": 0.999}])
+def test_as_many_as_top_k_far_above_the_rest_are_all_that_stay(leaders, others):
+    """The rest has most of the mass, so that it shows if it isn't filtered."""
+    logits_V = np.full(30_000, -5.0)
+    logits_V[100 : 100 + leaders] = -np.linspace(0, 1, leaders)
+    ours, theirs = both(np.tile(logits_V, (100, 1)), np.ones(100), top_k=leaders, **others)
+    assert set(ours.tolist()) <= set(range(100, 100 + leaders))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 5, 20])
+def test_filters_of_likely_answers(top_k):
+    """Logits as models have them: a few far above a long tail, at any distance."""
+    rng = np.random.default_rng(top_k)
+    logits_NxV = rng.standard_normal((200, 5000)) - 2 * np.log(np.arange(1, 5001))
+    logits_NxV[:, :top_k] += rng.uniform(0, 12, (200, 1))
+    for others in ({}, {"top_p": 0.8}, {"min_p": 0.02}):
+        np.testing.assert_array_equal(*both(logits_NxV, rng.uniform(0.3, 2, 200), top_k=top_k, **others))
+
+
 def test_equal_ones_at_an_edge_stay():
     """Ids 2, 3, 5 and 6 are as likely, half of the mass in all; id 0 has the other half."""
     logits_V = np.full(8, FORBIDDEN)
