@@ -27,6 +27,7 @@ from pasta_jax.files.validated import parse_json
 from pasta_jax.progress import say
 from pasta_jax.serve.app import HANDLERS, content_of
 from pasta_jax.serve.delivery import CLIENT_LEFT, as_json, event, wait_until_gone
+from pasta_jax.serve.log import record
 from pasta_jax.serve.metrics import responses
 from pasta_jax.serve.protocol import Refusal
 from pasta_jax.serve.responses import error_event
@@ -176,6 +177,7 @@ class Front:
         # Never as a text that is parsed with the address: `//other.example/` would name another host.
         url = replica.client.base_url.copy_with(raw_path=quote(request.scope["path"]).encode())
         headers = {name: value for name in PASSED_ON if (value := request.headers.get(name))}
+        headers["x-request-id"] = record().id
         asked = replica.client.stream(request.method, url, content=content, headers=headers)
         async with asked as response:
             if response.headers.get("content-type", "").startswith("text/event-stream"):

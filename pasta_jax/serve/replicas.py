@@ -18,11 +18,12 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pasta_jax.errors import PastaError, brief
 from pasta_jax.progress import doing, quiet, say
 from pasta_jax.runs.ray import connected, outcome
+from pasta_jax.serve import log
 from pasta_jax.serve.app import app_of
 from pasta_jax.serve.front import Front, Replica
 from pasta_jax.serve.run import announce, entrance, guarded, opened
@@ -57,7 +58,7 @@ class Server:
         is_there = ray.get_runtime_context().get_node_id() == node
         listening = bound("127.0.0.1" if is_there else ray.util.get_node_ip_address(), 0)
         service, self._reload = opened(settings)
-        app = guarded(app_of(service), service.metrics.responses, key, settings, listening)
+        app = guarded(named_by_front(app_of(service)), service.metrics.responses, key, settings, listening)
         started = threading.Event()
         threading.Thread(target=self._serve, args=(app, listening, settings, started)).start()
         started.wait()
@@ -72,6 +73,17 @@ class Server:
             serve(app, listening, settings.limits, started.set)
         finally:
             os._exit(1)  # so that it is replaced
+
+
+def named_by_front(app: ASGIApp) -> ASGIApp:
+    """The application, whose requests have the ids that the front tells clients."""
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        own = log.record()
+        own.id = dict(scope["headers"]).get(b"x-request-id", own.id.encode()).decode("latin-1")
+        await app(scope, receive, send)
+
+    return named
 
 
 class Actors:

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx2
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.serve import front, replicas
+from pasta_jax.serve import front, log, replicas
 from pasta_jax.serve.front import Front, Labelled, Replica, beginning_of, choice
+from pasta_jax.serve.guard import Guard
 from pasta_jax.serve.replicas import Demand
 from pasta_jax.serve.settings import Scaling, ServeSettings
 
@@ -32,7 +34,8 @@ def ask(handler: Handler, *requests: tuple[str, str, object], **headers: str) ->
             transport = httpx2.MockTransport(lambda request, number=one.number: handler(number, request))
             one.client = httpx2.AsyncClient(base_url=f"http://replica{one.number}:80", transport=transport)
         own = {"Authorization": "Bearer of the client"} | headers
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app.app), headers=own) as client:
+        guard = Guard(app.app, app.responses, None, False, SETTINGS)
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(guard), headers=own) as client:
             front_url = httpx2.URL("http://front")
             return [
                 await client.request(method, front_url.copy_with(raw_path=path.encode()), json=body)
@@ -177,6 +180,22 @@ def test_a_clients_trace_goes_on_in_the_replica():
 
     ask(handler, ("POST", "/v1/chat/completions", BODY), traceparent="00-0af7-b7ad-01")
     assert seen == ["00-0af7-b7ad-01"]
+
+
+def test_a_replica_names_a_request_as_the_front_does():
+    seen = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(log.record().id)
+
+    async def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        log.begin()  # as its own guard does
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        await replicas.named_by_front(app)({"headers": headers}, None, None)
+        return httpx2.Response(200, json={})
+
+    (answer,) = ask(handler, ("POST", "/v1/chat/completions", BODY))
+    assert seen == [answer.headers["x-request-id"]]
 
 
 def test_metrics_are_those_of_all_replicas():
