@@ -22,6 +22,11 @@ class Pair:
     source: str
     origin: str = ""  # its place in the source
 
+    @property
+    def question(self) -> str:
+        """What was asked, as judges read it: the system message stands first, if there is one."""
+        return "\n\n".join(filter(None, (self.system, self.instruction)))
+
     @staticmethod
     def of(system: str, instruction: str, response: str, source: str, origin: str = "") -> "Pair":
         """A pair with its id."""

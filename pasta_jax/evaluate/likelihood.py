@@ -40,6 +40,7 @@ class Likelihood:
     number: int
     nats: float  # mean log-probability of a token, the end of turn included if there is one
     tokens: int
+    prompts: str = ""  # the set; files of before 2026-11-27 don't say, and their figures are computed again
 
 
 def read_answers(
@@ -62,18 +63,23 @@ def read_answers(
     ]
     found: dict[System, dict[int, float]] = {task.system: {} for task in sequential}
     path = workdir / "likelihood.jsonl"
-    with records.opened(path, about, Likelihood, lambda one: (one.system, one.number), OTHER_WORKDIR) as done:
-        missing = done.missing([(system, answer.number) for system, answer in own])
+    with records.opened(path, about, Likelihood, _key, OTHER_WORKDIR) as done:
+        missing = done.missing([(system, answer.prompts, answer.number) for system, answer in own])
         with Progress("likelihood of answers", len(own), len(own) - len(missing)) as progress:
             for system, answer in (own[number] for number in missing):
                 tokenizer = reader.model.tokenizer
                 ids = [*tokenizer.encode(answer.text), *[tokenizer.end_of_turn] * answer.finished]
                 total, _ = log_probability(reader.model, reader.request(asked[answer.number]).prompt_ids, ids)
-                done.add(Likelihood(system, answer.number, round(total / len(ids), 4), len(ids)))
+                nats = round(total / len(ids), 4)
+                done.add(Likelihood(system, answer.number, nats, len(ids), answer.prompts))
                 progress.add()
         for system, answer in own:
-            found[system][answer.number] = done.known[system, answer.number].nats
+            found[system][answer.number] = done.known[system, answer.prompts, answer.number].nats
     return found
+
+
+def _key(one: Likelihood) -> tuple[str, str, int]:
+    return one.system, one.prompts, one.number
 
 
 def compared(own: Mapping[int, float], baseline: Mapping[int, float]) -> dict[str, dict[int, float]]:

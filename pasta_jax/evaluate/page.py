@@ -6,7 +6,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from pasta_jax.data.repetition import repeated
 from pasta_jax.evaluate import interop, multipart
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.published import PAPER, SETTING
@@ -15,7 +14,7 @@ from pasta_jax.evaluate.settings import System
 from pasta_jax.evaluate.summary import Estimate
 from pasta_jax.evaluate.systems import SHOWN
 from pasta_jax.files import atomic
-from pasta_jax.lang.words import words
+from pasta_jax.judges.offline import repetition
 from pasta_jax.view.lanes import lanes
 from pasta_jax.view.pareto import Point, pareto
 from pasta_jax.view.plots import Dots, Histogram, histograms, scatter
@@ -299,8 +298,7 @@ def worst(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """(prompt, answer, why) of the first system's answers: the most repetitive, then those that were cut off."""
 
     def badness(answer: SystemAnswer) -> tuple[float, bool]:
-        found = words(answer.text.casefold())
-        return repeated(found) if found else 1.0, not answer.finished
+        return -repetition(answer.prompt, answer.text), not answer.finished
 
     ranked = sorted(next(iter(evaluation.answers.values())), key=badness, reverse=True)[:WORST]
     reasons = [f"{100 * badness(answer)[0]:.0f}% repeated" + ", cut off" * (not answer.finished) for answer in ranked]

@@ -93,6 +93,10 @@ class Task:
             about["skeleton.wording"] = fingerprints.of_texts([WORDING])
         return about
 
+    def measures(self, question: Question) -> bool:
+        """Whether the answer is compared with what is written without the grammar mask."""
+        return self.system == "model" and question.number < self.unmasked
+
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[Question, SystemAnswer]]:
         """Answer the questions; each comes when it is finished."""
         requests = [self.request(question) for question in questions]
@@ -103,8 +107,7 @@ class Task:
         for item in stream(self.model, requests, self.config, round_steps=256):
             if isinstance(item, Result):
                 question = questions[item.request]
-                measured = self.system == "model" and question.number < self.unmasked
-                yield question, self._record(question, requests[item.request], item, measured)
+                yield question, self._record(question, requests[item.request], item, self.measures(question))
 
     def alone(self, question: Question) -> SystemAnswer:
         """Answer one question as if nobody else asked."""
@@ -187,6 +190,8 @@ def _turn(
         if record is not None and record.prompt != question.text:
             place = f"{done.path}: answer {question.number} of {question.prompts}"
             raise PastaError(f"{place}: to another prompt, so the set has changed; {OTHER_WORKDIR}")
+        if record is not None and record.malformed_unmasked is None and task.measures(question):
+            del done.known[_key(question)]  # of a run that measured fewer: answered again, and measured
     # As many slots as all prompts need, so that a resumed run compiles the same program.
     slots = slots_for(task.model, [task.request(question) for question in questions], task.config)
     if not task.is_rival:

@@ -20,6 +20,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.settings import System
 from pasta_jax.evaluate.systems import OTHER_WORKDIR, SHOWN, Task
+from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.progress import Progress
@@ -128,6 +129,7 @@ def time_together(tasks: Sequence[Task], questions: Sequence[Question], workdir:
         return {}
     config = tasks[0].config  # everyone's
     about = {"answers": len(questions), "lanes": config.lanes, "widths": config.widths, "packed": config.packed}
+    about["prompts"] = fingerprints.of_texts([question.text for question in questions])
     kind = tuple[str, Throughput]
     with _opened(workdir / "throughput.jsonl", tasks, about, kind, operator.itemgetter(0)) as done:
         found = dict(done.known.values())

@@ -1,14 +1,15 @@
 """Agreement of judges with the preferences of a dataset or of a person."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.files.jsonl import read_records
 from pasta_jax.judges.choice import judge_of
-from pasta_jax.judges.judge import Agreement, Entry, agreement
-from pasta_jax.judges.settings import AgreementSettings
+from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders
+from pasta_jax.judges.settings import AgreementSettings, JudgeName
 from pasta_jax.progress import track
 
 
@@ -69,10 +70,13 @@ def measure(settings: AgreementSettings) -> AgreementReport:
     else:
         pairs = [(prompt, Entry(chosen), Entry(rejected)) for prompt, chosen, rejected in known_preferences()]
     with_preference = [pair for pair in pairs if pair is not None][: settings.pairs]
-    judges = {
-        kind: agreement(judge_of(kind, settings, settings.rules), track(with_preference, kind, len(with_preference)))
-        for kind in settings.kinds
-    }
+
+    def judged(kind: JudgeName) -> Iterator[tuple[Verdict, ...] | None]:
+        judge = judge_of(kind, settings, settings.rules)
+        for question, chosen, rejected in track(with_preference, kind, len(with_preference)):
+            yield both_orders(judge, question, chosen, [rejected])
+
+    judges = {kind: agreement(judged(kind)) for kind in settings.kinds}
     return AgreementReport(len(with_preference), judges, pairs.count(None))
 
 

@@ -19,11 +19,14 @@ from pasta_jax.weights.prepare import platform_dtype
 from pasta_jax.weights.source import load
 
 
-def judge_of(name: JudgeName, models: JudgeModels, rules_source: str, scale: float = 1.0) -> Judge:
-    """A judge by its name. `rules_source`: of questions with rules, or empty; `scale`: the difference that is 73%."""
+def judge_of(
+    name: JudgeName, models: JudgeModels, rules_source: str, scale: float = 1.0, section: str = "config"
+) -> Judge:
+    """A judge by its name. `rules_source`: of questions with rules, or empty; `scale`: the difference that is 73%;
+    `section`: of the config with the models' settings."""
     match name:
         case "checked":
-            return checked_judge(models.checked, rules_source)
+            return checked_judge(models.checked, rules_source, section)
         case "reward":
             return reward_judge(models.reward, scale)
         case "rules":
@@ -38,11 +41,11 @@ def judge_of(name: JudgeName, models: JudgeModels, rules_source: str, scale: flo
             return comparing(lambda _, answer: -(len(words(answer)) or 10**6), scale)
 
 
-def checked_judge(settings: CheckedSettings, rules_source: str) -> CheckedJudge:
+def checked_judge(settings: CheckedSettings, rules_source: str, section: str) -> CheckedJudge:
     """The weighted sum of what programs and an untrained model check. Terms without weight need no model."""
     weights = settings.checks.weights
     rules = rules_of(rules_source) if rules_source and weights.rules else {}
-    log_probabilities = fluency(settings) if weights.fluency else _none
+    log_probabilities = fluency(settings, section) if weights.fluency else _none
     fit = functools.partial(cosine, load_minilm()) if weights.fit else _none
     return CheckedJudge(settings.checks, rules, log_probabilities, fit)
 
@@ -61,12 +64,12 @@ def reward_judge(settings: RewardSettings, scale: float) -> Judge:
     return judge
 
 
-def fluency(settings: CheckedSettings) -> LogProbabilities:
+def fluency(settings: CheckedSettings, section: str) -> LogProbabilities:
     """Nats per token of answers, in batches of `rows`; logits of `slice` tokens of each row exist at a time."""
     model = load(settings.untrained, stacked=True)  # scanned layers compile sooner; each length is a program
     dtype = platform_dtype()
     tags = model.tokenizer.tags
-    products = product_dtype(settings.products, dtype, "config.judge.checked.products")
+    products = product_dtype(settings.products, dtype, f"{section}.checked.products")
     scoring = Scoring(model.config, tags, dtype, settings.slice, block=0, remat=False, products=products)
     score = jax.jit(functools.partial(log_probabilities, scoring))
     return likelihoods(model, functools.partial(score, model.params), settings.lengths, settings.rows)

@@ -92,11 +92,10 @@ class Agreement:
         return f"agrees with {self.agreed:.1%} of {self.pairs} known preferences{tied}{chance}"
 
 
-def agreement(judge: Judge, pairs: Iterable[tuple[str, Entry, Entry]]) -> Agreement:
-    """Over (question, chosen, rejected), each judged in both orders; pairs without verdicts are left out."""
+def agreement(judged: Iterable[tuple[Verdict, ...] | None]) -> Agreement:
+    """Over verdicts on a chosen answer beside the rejected one; pairs without are left out."""
     agreed, count, tied = 0.0, 0, 0
-    for question, chosen, rejected in pairs:
-        verdicts = both_orders(judge, question, chosen, [rejected])
+    for verdicts in judged:
         if verdicts is None:
             continue
         preferred = prefers(win_rate(verdicts))

@@ -87,7 +87,7 @@ class RewardModel:
         ids = conversation(self.tokenizer, question, answer)
         if len(ids) > (most := min(self.config.context, DOUBLED * self.settings.lengths[-1])):
             what = f"a question with its answer has {len(ids):,} tokens, and at most {most:,} are read"
-            raise PastaError(f"config.reward.lengths: {what}; add a length, or leave the pair out")
+            raise PastaError(f"reward.lengths: {what}; add a length, or leave the pair out")
         return ids
 
     def _length(self, count: int) -> int:
@@ -163,7 +163,7 @@ def learnt_from(settings: RewardSettings) -> tuple[str, ...]:
 def load_reward_model(settings: RewardSettings) -> RewardModel:
     """The reward model of a folder, or of a folder's id on the Hub."""
     if not settings.model:
-        raise PastaError("no reward model named: set config.reward.model=<Hugging Face folder or id>")
+        raise PastaError("reward.model: empty; set it to a Hugging Face folder or id")
     folder = hub.local(settings.model)
     raw = read_json(folder / "config.json", dict[str, Any], most=4 * MIB, fix="use a folder in Hugging Face's layout")
     _refuse_others(raw, folder)

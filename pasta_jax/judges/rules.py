@@ -47,7 +47,7 @@ def rules_of(source: str) -> dict[str, tuple[Rule, ...]]:
     for place, row in rows_of(source):
         pair = row if isinstance(row, Unreadable) else parse_pair(row, source, place)
         if isinstance(pair, Pair) and "instruction_id_list" in row:
-            rules[pair.instruction] = rules_of_row(row, place)
+            rules[pair.question] = rules_of_row(row, place)
     return rules
 
 

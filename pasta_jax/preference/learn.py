@@ -77,7 +77,7 @@ def learn(
     """
     settings, train, tokenizer = stage.settings, stage.settings.train, stage.sft.tokenizer
     encoded = encode_pairs(stage, samples, pairs)
-    scores = score_reference(stage, encoded, pairs, reference)
+    scores = score_reference(stage, encoded, samples, pairs, reference)
     margin = settings.loss.margin or best_of_n_margin(settings.sample.count)
     loss = dataclasses.replace(settings.loss, margin=margin)
     positions = dataclasses.asdict(positions_for(stage.sft))
@@ -85,6 +85,7 @@ def learn(
     del adapter["dtype"]  # of the file that is written at the end
     inputs = {
         "start": start.fingerprint,
+        "samples": samples.fingerprint,
         "pairs": pairs.fingerprint,
         "reference": scores.fingerprint,
         "loss": dataclasses.asdict(loss),
@@ -164,12 +165,17 @@ def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[Promp
 
 
 def score_reference(
-    stage: Stage, encoded: list[EncodedPair], pairs: Artifact[PromptPair], reference: str
+    stage: Stage,
+    encoded: list[EncodedPair],
+    samples: Artifact[Answers],
+    pairs: Artifact[PromptPair],
+    reference: str,
 ) -> Artifact[ReferenceScore]:
     """Pasta-SFT's log-probabilities of all answers to learn from, computed once."""
     train, form = stage.settings.train, scoring(stage.settings.train, stage.sft)
     inputs = {
         "model": reference,
+        "samples": samples.fingerprint,
         "pairs": pairs.fingerprint,
         "lengths": list(train.lengths),
         "rows": train.rows,

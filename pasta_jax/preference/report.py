@@ -11,14 +11,15 @@ from pasta_jax.data.records import prompt_ids
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
 from pasta_jax.device import platform
+from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import AboveZero, Count
-from pasta_jax.judges.judge import Agreement, Verdict, both_orders, prefers, win_rate
+from pasta_jax.judges.judge import Agreement, Entry, Verdict, prefers, win_rate
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.llm.cache import Usage
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.sample import Answers, decode, decode_inputs, template
-from pasta_jax.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs
+from pasta_jax.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs, judged
 from pasta_jax.progress import say
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import for_decoding
@@ -148,14 +149,20 @@ def evaluate_baseline(stage: Stage, baseline: Artifact[Answers]) -> Row:
 def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Comparison]:
     """Judge every held-out answer against the baseline's."""
     inputs = {"answers": answers.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
+    inputs["questions"] = fingerprints.of_texts([prompt.question for prompt in stage.held_out])
+
+    def pair(number: int) -> tuple[Candidate, Candidate]:
+        [answer], [baseline_answer] = answers.records[number].answers, baseline.records[number].answers
+        return answer, baseline_answer
+
+    def asked(number: int) -> tuple[str, Entry, list[Entry]]:
+        question = stage.held_out[number].question
+        ours, other = as_judged(stage, question, pair(number))
+        return question, ours, [other]
 
     def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Comparison]]:
-        for number in numbers:
-            [answer], [baseline_answer] = answers.records[number].answers, baseline.records[number].answers
-            prompt = stage.held_out[number]
-            ours, other = as_judged(stage, prompt.instruction, (answer, baseline_answer))
-            verdicts = both_orders(stage.judge, prompt.instruction, ours, [other])
-            yield number, comparison_of(stage, prompt, answer, baseline_answer, verdicts)
+        for number, verdicts in zip(numbers, judged(stage, map(asked, numbers)), strict=True):
+            yield number, comparison_of(stage, stage.held_out[number], *pair(number), verdicts)
 
     def fits(number: int, record: Comparison) -> bool:
         return record.prompt == stage.held_out[number].instruction

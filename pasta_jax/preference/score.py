@@ -4,17 +4,16 @@ Verdicts do not depend on the quality weight, so changing it reuses all of them.
 """
 
 import dataclasses
-import functools
+import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import Count
-from pasta_jax.judges.judge import Agreement, Verdict, agreement, both_orders
+from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.sample import Answers
-from pasta_jax.preference.stage import Stage, as_judged, judge_inputs
+from pasta_jax.preference.stage import Stage, as_judged, judge_inputs, judged
 from pasta_jax.progress import say, track
 
 
@@ -32,22 +31,23 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     inputs = {
         "samples": samples.fingerprint,
         "baseline": baseline.fingerprint,
-        "references": fingerprints.of_data([[prompt.instruction, prompt.response] for prompt in stage.prompts]),
+        "references": fingerprints.of_data([[prompt.question, prompt.response] for prompt in stage.prompts]),
         "judge": judge_inputs(stage.settings),
     }
-    judge = stage.settings.judge
+
+    def asked(number: int) -> Iterator[tuple[str, Entry, list[Entry]]]:
+        prompt = stage.prompts[number]
+        others = *baseline.records[number].answers, *([prompt.response] if prompt.response else [])
+        entries = as_judged(stage, prompt.question, (*others, *samples.records[number].answers))
+        for entry in entries[len(others) :]:
+            yield prompt.question, entry, entries[: len(others)]
 
     def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Scores]]:
-        with ThreadPoolExecutor(judge.concurrency if judge.kind == "llm" else 1) as threads:
-            for number in numbers:
-                prompt = stage.prompts[number]
-                [baseline_answer] = baseline.records[number].answers
-                others = (baseline_answer, *([prompt.response] if prompt.response else []))
-                entries = as_judged(stage, prompt.instruction, (*others, *samples.records[number].answers))
-                beside = entries[: len(others)]
-                judged = functools.partial(both_orders, stage.judge, prompt.instruction, others=beside)
-                verdicts = threads.map(judged, entries[len(others) :])
-                yield number, Scores(number, baseline_answer.critical_path, tuple(verdicts))
+        verdicts = judged(stage, itertools.chain.from_iterable(map(asked, numbers)))
+        for number in numbers:
+            [baseline_answer] = baseline.records[number].answers
+            own = itertools.islice(verdicts, len(samples.records[number].answers))
+            yield number, Scores(number, baseline_answer.critical_path, tuple(own))
 
     def fits(number: int, record: Scores) -> bool:
         return record.prompt == number and len(record.verdicts) == len(samples.records[number].answers)
@@ -68,8 +68,8 @@ def judge_agreement(stage: Stage) -> Agreement | None:
 
     def compute(numbers: Sequence[int]) -> Iterator[tuple[int, Agreement]]:
         pairs = track(preferences, "preferences", len(preferences))
-        judged = ((q, *as_judged(stage, q, (chosen, rejected))) for q, chosen, rejected in pairs)
-        yield 0, agreement(stage.judge, judged)
+        entries = ((q, *as_judged(stage, q, (chosen, rejected))) for q, chosen, rejected in pairs)
+        yield 0, agreement(judged(stage, ((q, chosen, [rejected]) for q, chosen, rejected in entries)))
 
     [result] = stage.artifacts.make(Step("agreement", inputs, Agreement, 1, compute)).records
     say(f"judge: {settings.kind}{'' if settings.kind in ('llm', 'reward') else ', a proxy'}; {result}")

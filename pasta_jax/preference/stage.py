@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -166,7 +167,7 @@ def judge_for(settings: PreferenceSettings, toy_problems: Mapping[str, Problem],
         case "llm":
             return llm_judge(judge.endpoint, folder / "judge_cache.jsonl", judge.asks)
         case _:
-            return judge_of(judge.kind, judge, settings.prompts.source, judge.scale)
+            return judge_of(judge.kind, judge, settings.prompts.source, judge.scale, "config.judge")
 
 
 def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
@@ -187,6 +188,22 @@ def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
             [[question, *map(dataclasses.astuple, of)] for question, of in asked.items()]
         )
     return inputs
+
+
+def judged(
+    stage: Stage, asked: Iterable[tuple[str, Entry, Sequence[Entry]]]
+) -> Iterator[tuple[verdicts.Verdict, ...] | None]:
+    """The verdicts on each (question, answer, others), in order; a language model is asked for several at a time."""
+
+    def verdicts_of(one: tuple[str, Entry, Sequence[Entry]]) -> tuple[verdicts.Verdict, ...] | None:
+        return verdicts.both_orders(stage.judge, *one)
+
+    judge = stage.settings.judge
+    if judge.kind != "llm":
+        yield from map(verdicts_of, asked)
+        return
+    with ThreadPoolExecutor(judge.concurrency) as threads:
+        yield from threads.map(verdicts_of, asked)
 
 
 def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -> list[Entry]:

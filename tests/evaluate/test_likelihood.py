@@ -37,11 +37,15 @@ def answer(question: Question, text: str, finished: bool) -> SystemAnswer:
 @pytest.fixture
 def read(tmp_path):
     tasks = [task("model", sequential=False), task("untagged"), task("baseline")]
-    answers = {
-        system: [answer(one, text, system == "baseline") for one, text in zip(QUESTIONS, texts, strict=True)]
-        for system, texts in TEXTS.items()
-    }
-    return lambda tasks=tasks: likelihood.read_answers(tasks, answers, QUESTIONS, tmp_path)
+
+    def read(tasks=tasks, questions=QUESTIONS):
+        answers = {
+            system: [answer(one, text, system == "baseline") for one, text in zip(questions, texts, strict=True)]
+            for system, texts in TEXTS.items()
+        }
+        return likelihood.read_answers(tasks, answers, questions, tmp_path)
+
+    return read
 
 
 def expected(question: Question, text: str, finished: bool) -> float:
@@ -60,6 +64,13 @@ def test_the_baseline_reads_answers_without_forks_as_its_own_context_has_them(re
     assert found["baseline"][1] == pytest.approx(expected(QUESTIONS[1], "a, b", True), abs=1e-3)
     compared = likelihood.compared(found["untagged"], found["baseline"])
     assert compared["nats_over_baseline"] == {0: pytest.approx(found["untagged"][0] - found["baseline"][0])}
+
+
+def test_answers_to_another_set_have_their_own(read):
+    first = read()
+    others = [dataclasses.replace(question, prompts="other", text="Who?") for question in QUESTIONS]
+    assert read(questions=others)["baseline"][0] == pytest.approx(expected(others[0], "It is so.", True), abs=1e-3)
+    assert read() == first
 
 
 def test_a_text_longer_than_the_context_is_refused():

@@ -228,9 +228,10 @@ def test_second_turns_follow_their_own_first_answers(run, monkeypatch, tmp_path)
 @pytest.mark.slow
 def test_throughput_is_of_systems_that_answer_many_at_a_time(run, monkeypatch):
     """The probe for unmasked figures stays out of the timed runs."""
+    options = {"systems": ("model", "skeleton", "baseline"), "timed": 0, "decoding.lanes": 2}
+    run(**options)
     monkeypatch.setattr(evaluate_answers, "well_formed", lambda *_: pytest.fail("probed while the clock ran"))
-    options = {"systems": ("model", "skeleton", "baseline"), "timed": 0, "throughput": 2, "decoding.lanes": 2}
-    evaluation = run(unmasked=0, **options)
+    evaluation = run(throughput=2, **options)
     measured = evaluation.report.throughput
     assert {system: (one.answers, one.lanes) for system, one in measured.items()} == {
         "model": (2, 2),
@@ -239,8 +240,21 @@ def test_throughput_is_of_systems_that_answer_many_at_a_time(run, monkeypatch):
     for system, one in measured.items():
         text = sum(answer.text_tokens for answer in evaluation.answers[system][:2])
         assert one.tokens_per_second * one.seconds == pytest.approx(text, rel=0.05)  # both are rounded
-    assert run(unmasked=1, **options).report.throughput == measured  # read
+    assert run(unmasked=0, throughput=2, **options).report.throughput == measured  # read
     assert "tokens of text per second, 2 prompts, 2 at a time" in evaluation.report.text()
+    with pytest.raises(PastaError, match=r"throughput\.jsonl: begun with prompts="):
+        run(unmasked=0, throughput=2, prompts=PromptCounts(0, 0, 0, 2), **options)
+
+
+@pytest.mark.slow
+def test_answers_that_an_earlier_run_did_not_measure_without_the_mask_are_measured(run):
+    options = {"systems": ("model",), "timed": 0}
+    before = run(unmasked=0, **options).answers["model"]
+    after = run(unmasked=2, **options).answers["model"]
+    assert [answer.malformed_unmasked is None for answer in before] == [True, True, True]
+    assert [answer.malformed_unmasked is None for answer in after] == [False, False, True]
+    assert [answer.fed for answer in after] == [answer.fed for answer in before]
+    assert run(unmasked=1, **options).answers["model"] == after
 
 
 def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):

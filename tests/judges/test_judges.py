@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.judges.choice import judge_of
-from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders, quality, win_rate
+from pasta_jax.judges.judge import Agreement, Entry, Judge, Verdict, agreement, both_orders, quality, win_rate
 from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
 from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihoods, repetition, toy_grader
 from pasta_jax.judges.settings import AgreementSettings
@@ -59,10 +59,14 @@ def test_both_orders_cancel_a_position_bias():
 
 def test_agreement_counts_known_preferences_and_states_when_it_is_no_better_than_chance():
     pairs = [("?", Entry("longer"), A), ("?", A, Entry("longer")), ("?", A, B)]
-    result = agreement(prefers_long, pairs)
+
+    def by(judge: Judge) -> Agreement:
+        return agreement(both_orders(judge, question, chosen, [other]) for question, chosen, other in pairs)
+
+    result = by(prefers_long)
     assert (result.pairs, result.agreed, result.tied) == (3, 0.5, 1)
     assert "of 3 known preferences (1 of them undecided), no better than chance" in str(result)
-    assert agreement(prefers_first, pairs).agreed == 0.5
+    assert by(prefers_first).agreed == 0.5
     assert "chance" not in str(Agreement(300, 0.6, 0))
     assert Agreement(300, 0.55, 0).near_chance
     assert not Agreement(300, 0.3, 0).near_chance  # systematic disagreement is not chance

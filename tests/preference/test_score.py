@@ -1,0 +1,59 @@
+"""What judges of the preference stage are asked, and how many of them at a time."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from configs import preference
+from pasta_jax.data.pairs import Pair
+from pasta_jax.judges.judge import TIE, Entry, Judge
+from pasta_jax.preference.artifacts import Artifact, Artifacts
+from pasta_jax.preference.candidates import Candidate
+from pasta_jax.preference.report import compare
+from pasta_jax.preference.sample import Answers
+from pasta_jax.preference.score import score
+from pasta_jax.preference.stage import Stage, judged
+from pasta_jax.runs.settings import changed
+from tests.helpers.traces import TOKENIZER
+
+ENDPOINT = {"url": "http://127.0.0.1:1/v1", "model": "a judge"}
+
+
+def stage_with(judge: Judge, folder: Path, *prompts: Pair, **changes: object) -> Stage:
+    settings = changed(preference.tiny(), judge={"kind": "llm", "endpoint": ENDPOINT, **changes})
+    model = SimpleNamespace(tokenizer=TOKENIZER)
+    return Stage(settings, Artifacts(folder), model, model, model, prompts, prompts, {}, judge)
+
+
+def test_judges_read_the_system_message(tmp_path):
+    asked = set()
+
+    def judge(question: str, first: Entry, second: Entry):
+        asked.add(question)
+        return TIE
+
+    prompts = Pair.of("Answer in French.", "Say hi", "Salut", "x"), Pair.of("", "Say no", "Non", "x")
+    stage = stage_with(judge, tmp_path, *prompts)
+    answer = Candidate(tuple(TOKENIZER.encode("Bonjour")), "Bonjour", 4, 4, 0, True, True)
+    answers = [Artifact(tmp_path, [Answers(n, (answer,)) for n in range(2)], str(which)) for which in range(2)]
+    expected = {"Answer in French.\n\nSay hi", "Say no"}
+    assert [one.verdicts for one in score(stage, *answers).records] == [((TIE,) * 4,)] * 2
+    assert asked == expected
+    asked.clear()
+    assert [one.verdicts for one in compare(stage, *answers).records] == [(TIE,) * 2] * 2
+    assert asked == expected
+
+
+def test_a_language_model_is_asked_for_several_verdicts_at_a_time(tmp_path):
+    together = threading.Barrier(4, timeout=10)
+
+    def judge(question: str, first: Entry, second: Entry):
+        together.wait()
+        return TIE
+
+    asked = [(str(number), Entry("a"), [Entry("b")]) for number in range(8)]
+    assert list(judged(stage_with(judge, tmp_path, concurrency=4), asked)) == [(TIE, TIE)] * 8
+    with pytest.raises(threading.BrokenBarrierError):
+        list(judged(stage_with(judge, tmp_path, concurrency=3), asked))
