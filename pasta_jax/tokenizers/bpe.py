@@ -1,17 +1,18 @@
 """Byte-level BPE vocabularies, as most models have: from a GGUF file or a tokenizer.json.
 
-The encoder has neither added nor control pieces: text that spells one stays text.
+The encoder has neither added nor control pieces, but for runs of blanks: text that spells one stays text.
 """
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
@@ -179,11 +180,12 @@ def _words(*alternatives: str, signs: str = r"[\r\n]*") -> list[pre_tokenizers.P
 
 
 _BY_DIGIT = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+_AS_GPT2 = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
 _BY_THREE = _words(_SUFFIXES, _LETTERS, r"\p{N}{1,3}")
 # How text is cut into words before the merges; a GGUF file states only a name.
 _WORDS = {
-    **dict.fromkeys(("smollm", "starcoder", "refact", "granite-docling"), _BY_DIGIT),
-    "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    **dict.fromkeys(("smollm", "starcoder", "refact"), _BY_DIGIT),
+    **dict.fromkeys(("gpt-2", "olmo", "granite-docling"), _AS_GPT2),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe"), _BY_THREE),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _words(_SUFFIXES, _LETTERS, r"\p{N}")),
     "gpt-4o": _words(*(f"{one}{_SUFFIXES}?" for one in _CASED), r"\p{N}{1,3}", signs=r"[\r\n/]*"),
@@ -226,14 +228,21 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
         return fallback.vocabulary(gguf.path, vocab, merges, False, found, *fallback.GEMMA4, bos)
     normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
     added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
-    encoder = Tokenizer(_model(gguf.path, normal, merges, whole_words=words in _WHOLE_WORDS))
+    pieces = normal | _blanks(added)
+    encoder = Tokenizer(_model(gguf.path, pieces, merges, whole_words=words in _WHOLE_WORDS))
     encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
     return _vocabulary(gguf.path, encoder, normal, added, bos)
 
 
-def from_file(path: Path) -> Vocabulary:
-    """The vocabulary in a tokenizer.json."""
+def from_file(path: Path, named: Collection[str] = ()) -> Vocabulary:
+    """The vocabulary in a tokenizer.json. Pieces that the model's settings name are control pieces."""
     file = read(path)
+    file = msgspec.structs.replace(
+        file,
+        added_tokens=[
+            msgspec.structs.replace(one, special=one.special or one.content in named) for one in file.added_tokens
+        ],
+    )
     if file.model.byte_fallback:
         return _with_fallback(path, file)
     added = {token.content: (token.id, token.special) for token in file.added_tokens}
@@ -246,7 +255,7 @@ def from_file(path: Path) -> Vocabulary:
         encoder = Tokenizer.from_str(json.dumps(frame))
     except Exception as error:  # the library raises nothing more specific
         raise PastaError(f"{path}: pre_tokenizer: {error}; {FIX}") from None
-    encoder.model = _model(path, normal, merges, whole_words=file.model.ignore_merges)
+    encoder.model = _model(path, normal | _blanks(added), merges, whole_words=file.model.ignore_merges)
     return _vocabulary(path, encoder, normal, added, file.begins_with(), file.strips())
 
 
@@ -267,6 +276,14 @@ def _with_fallback(path: Path, file: File) -> Vocabulary:
         file.begins_with(),
         file.strips(),
     )
+
+
+def _blanks(added: dict[str, tuple[int, bool]]) -> dict[str, int]:
+    """The added pieces that text is searched for before it is cut: runs of blanks, as GPT-NeoX has them.
+
+    Others, as `<tool_call>`, only a template may spell.
+    """
+    return {text: id for text, (id, special) in added.items() if text.isspace() and not special}
 
 
 def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_words: bool) -> models.BPE:
@@ -296,6 +313,7 @@ def _vocabulary(
             control[text] = id
         else:
             data[id] = text.encode()
+    encoder.add_tokens([AddedToken(text, normalized=False) for text in _blanks(added)])
 
     def encode(text: str) -> list[int]:
         return ids_of(encoder, text)

@@ -25,7 +25,10 @@ MOST_RENDERED = 1 << 16  # characters of a short conversation
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # Messages that no template has: their places in the rendered text are those of the messages.
 _SYSTEM, *_TEXTS = (f"qzx{letter}xzq" for letter in "sabcde")
-_PADDED = "\n\t{}\t\n"
+_BEFORE, _AFTER = "\n\t", "\t\n"  # whitespace around messages
+# What a template leaves of it, and the arguments of the function of str that does.
+_LEFT = {_BEFORE: None, "\t": ("lstrip", "\n"), "": ("lstrip", None)}
+_RIGHT = {_AFTER: None, "\t": ("rstrip", "\n"), "": ("rstrip", None)}
 END_OF_THOUGHT = "</think>"
 THOUGHT = f"<think>\nqzxtxzq\n{END_OF_THOUGHT}\n\n"  # as models write it before an answer
 _ROLES = ("user", "assistant", "user", "assistant", "user")
@@ -35,8 +38,8 @@ _PROBES = (
     _TURNS[:1],
     [("system", _SYSTEM), *_TURNS],
     [("system", _SYSTEM), *_TURNS[:1]],
-    [(role, _PADDED.format(text)) for role, text in _TURNS],
-    [("system", _PADDED.format(_SYSTEM)), *_TURNS[:1]],
+    [(role, f"{_BEFORE}{text}{_AFTER}") for role, text in _TURNS],
+    [("system", f"{_BEFORE}{_SYSTEM}{_AFTER}"), *_TURNS[:1]],
     [(role, f"{THOUGHT}{text}" if role == "assistant" else text) for role, text in _TURNS],
 )
 
@@ -68,7 +71,7 @@ class Template:
     to_assistant: str  # between a question and its answer
     to_user: str  # between an answer and the next question
     opening: str  # after the last question
-    strips: frozenset[tuple[str, str]]  # roles whose texts lose whitespace, with the function of str that it takes
+    strips: frozenset[tuple[str, str, str | None]]  # roles whose texts lose what a function of str takes: its arguments
     # Whether earlier answers lose what was thought before them, and what is then stripped from their beginning.
     forgets: str | None = None
 
@@ -90,11 +93,16 @@ class Template:
         return [*parts[:-1], (True, self.opening)]
 
     def _shown(self, role: str, text: str) -> str:
-        if self.forgets is not None and role == "assistant" and END_OF_THOUGHT in text:
-            text = text.rpartition(END_OF_THOUGHT)[2].lstrip(self.forgets)
-        for _, how in (one for one in self.strips if one[0] == role):
-            text = getattr(text, how)()
+        text = self.remembered(text) if role == "assistant" else text
+        for _, how, characters in (one for one in self.strips if one[0] == role):
+            text = getattr(text, how)(characters)
         return text
+
+    def remembered(self, answer: str) -> str:
+        """What later turns read of an answer."""
+        if self.forgets is None or END_OF_THOUGHT not in answer:
+            return answer
+        return answer.rpartition(END_OF_THOUGHT)[2].lstrip(self.forgets)
 
 
 def learned(source: str, tokens: Mapping[str, str], family: Family, place: str) -> Template | None:
@@ -117,7 +125,10 @@ def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, p
         return None
     plain, _, *with_system, padded, padded_system, thoughtful = texts
     start, to_assistant, to_user, *_, opening = _around(plain, _TEXTS, place)
-    strips = {(role, how) for role, text in _TURNS[:2] if (how := _stripped(text, padded))}
+    first, asked, answered, *_, last = _around(padded, _TEXTS, place)
+    user = first.removeprefix(start), last.removesuffix(opening)
+    assistant = asked.removeprefix(user[1] + to_assistant), answered.removesuffix(to_user + user[0])
+    strips = _strips("user", *user, place) | _strips("assistant", *assistant, place)
     system = None
     # Mistral's older templates place it in the last question, where it would move with every turn: no place, for us.
     # Others drop it.
@@ -125,7 +136,8 @@ def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, p
     if shows and with_system[0].find(_SYSTEM) < with_system[0].find(_TEXTS[0]):
         before, after, *_ = _around(with_system[0], [_SYSTEM, *_TEXTS], place)
         system = before, after
-        strips |= {("system", how)} if (how := _stripped(_SYSTEM, padded_system)) else set()
+        first, asked, *_ = _around(padded_system, [_SYSTEM, _TEXTS[0]], place)
+        strips |= _strips("system", first.removeprefix(before), asked.removesuffix(after), place)
     forgets = None
     if thoughtful is not None and THOUGHT not in thoughtful:
         forgets = "" if f"\n\n{_TEXTS[1]}" in thoughtful and f"\n\n{_TEXTS[1]}" not in plain else "\n"
@@ -133,18 +145,18 @@ def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, p
     for messages, text in probes:
         is_asked = system is not None or messages[0][0] != "system"
         if is_asked and "".join(part for _, part in template.parts(messages)) != text:
-            raise PastaError(f"{place}: it does more than to place messages between fixed texts; simplify it")
+            raise PastaError(f"{place}: {_MORE}")
     return template
 
 
-def _stripped(text: str, rendered: str) -> str:
-    """The function of str that a template has applied to a padded text; empty: none."""
-    before, after = _PADDED.split("{}")
-    if before + text + after in rendered:
-        return ""
-    if before + text in rendered:
-        return "rstrip"
-    return "lstrip" if text + after in rendered else "strip"
+_MORE = "it does more than to place messages between fixed texts; simplify it"
+
+
+def _strips(role: str, left: str, right: str, place: str) -> set[tuple[str, str, str | None]]:
+    """What a role's texts lose, by what is left of the whitespace around them."""
+    if left not in _LEFT or right not in _RIGHT:
+        raise PastaError(f"{place}: {_MORE}")
+    return {(role, *how) for how in (_LEFT[left], _RIGHT[right]) if how is not None}
 
 
 def _around(text: str, messages: Sequence[str], place: str) -> list[str]:

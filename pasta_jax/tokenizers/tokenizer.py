@@ -128,10 +128,20 @@ class Tokenizer:
         if any(kind in tools.KINDS for kind, _ in messages):
             tools.require_order(messages)
             if self._tools is not None:
-                return self._tools.parts(messages)
+                return self._tools.parts(self._remembered(messages))
             messages = tools.in_words(messages)
         own = self._noted and self.template
         return own.parts(messages) if own else conversation(self.family, messages)
+
+    def _remembered(self, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The conversation without what was thought for answers before the last question."""
+        if not isinstance(self.template, Template):
+            return messages
+        last = max((number for number, (kind, _) in enumerate(messages) if kind == "user"), default=0)
+        return [
+            (kind, self.template.remembered(text) if kind == "assistant" and number < last else text)
+            for number, (kind, text) in enumerate(messages)
+        ]
 
     @cached_property
     def _tools(self) -> ToolTemplate | None:
@@ -206,10 +216,12 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
         raise PastaError(f"{path}: {error.strerror}; use a GGUF, .model or tokenizer.json file") from error
     if head.startswith(b"GGUF"):
         return in_gguf(GGUF.open(path))
-    vocabulary = bpe.from_file(path) if head.lstrip().startswith(b"{") else spm.from_file(path)
-    if not (path.parent / "config.json").is_file():  # a tokenizer by itself
+    is_by_itself = not (path.parent / "config.json").is_file()
+    source, tokens = (None, {}) if is_by_itself else template.in_folder(path.parent)
+    is_json = head.lstrip().startswith(b"{")
+    vocabulary = bpe.from_file(path, {*tokens.values()}) if is_json else spm.from_file(path)
+    if is_by_itself:
         return _tokenizer(path, vocabulary, {})
-    source, tokens = template.in_folder(path.parent)
     return _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path.parent))
 
 
@@ -248,9 +260,10 @@ def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str],
     try:
         own = template.learned(source, tokens, family, why)
         if own is not None:  # which may be another than its family's: Llama 3 is often tuned with ChatML
-            ends = [one for one in tokenizer.vocabulary.control if own.to_user.startswith(one) and one != family.open]
+            after = own.to_user.lstrip()  # Llama 2's has a blank before the end
+            ends = [one for one in tokenizer.vocabulary.control if after.startswith(one) and one != family.open]
             family = dataclasses.replace(family, close=max(ends, key=len, default=family.close))
-        if own is not None and not own.to_user.startswith(family.close):
+        if own is not None and not own.to_user.lstrip().startswith(family.close):
             own = f"{why}: answers don't end with {family.close}; replace it, or set chat to False"
     except PastaError as error:
         own = str(error)
@@ -281,7 +294,7 @@ def _tokenizer(path: Path, vocabulary: Vocabulary, tokens: dict[str, str]) -> To
     rows = size if base is not None else -(-(size + NUM_TAGS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
     tags = TagIds(size if base is None else base)
     tokenizer = Tokenizer(family, vocabulary, tags, rows, jinja_template(family) if family.open else "")
-    if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
+    if any(tokenizer.decode(tokenizer.encode(text)) != text for text in _PROBES):
         raise PastaError(
             f"{path}: decoding doesn't restore every text (characters or spaces are rewritten); "
             "use the tokenizer file that came with the model"
@@ -290,7 +303,7 @@ def _tokenizer(path: Path, vocabulary: Vocabulary, tokens: dict[str, str]) -> To
 
 
 # What normalizers and pre-tokenizers tend to change.
-_PROBE = "  a  \t\n\r\n\u00ad é e\u0301 ﬁ Ａ ▁ \u200b 😀\ufeff "
+_PROBES = "  a  \t\n\r\n\u00ad é e\u0301 ﬁ Ａ ▁ \u200b 😀\ufeff ", "a"
 
 
 def _without_appended_tags(vocabulary: Vocabulary) -> Vocabulary:

@@ -68,13 +68,24 @@ class ToolTemplate:
         """The conversation up to the assistant's opening, as (is the template's, text)."""
         if not messages or messages[-1][0] not in ("user", RESULT):
             raise PastaError("the conversation has no open question; end it with a user's message or a result")
-        stripped = [(kind, text.strip() if kind in self.strips else text) for kind, text in messages]
+        stripped = [
+            (kind, as_templates_write(text) if kind == ARGUMENTS else text.strip() if kind in self.strips else text)
+            for kind, text in messages
+        ]
         system = stripped[:1] if messages[0][0] == "system" else []
         parts, former = [], EDGE
         for kind, text in [*system, *alternating(stripped[len(system) :])]:
             parts += [(True, self.between[former, kind]), (False, text)]
             former = kind
         return [*parts, (True, self.between[former, EDGE])]
+
+
+def as_templates_write(arguments: str) -> str:
+    """JSON as models have read it in training, whatever a client's escapes and blanks; other text as it is."""
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def learned(source: str, tokens: Mapping[str, str], place: str) -> ToolTemplate | None:

@@ -45,7 +45,21 @@ _OLMO = (
     "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] }}"
     "{{ eos_token + '\n' if m['role'] == 'assistant' else '\n' }}{% endfor %}<|assistant|>\n"
 )
+_LLAMA2 = (
+    "{% for m in messages if m['role'] != 'system' %}{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' "
+    "+ m['content'].strip() + ' [/INST]' }}{% else %}{{ ' ' + m['content'].strip() + ' ' + eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+# Its texts lose the line breaks before them alone, and it asks whether functions are none.
+_QWQ = (
+    "{% if tools is none and documents is none %}{{ '<|start|>system\n' }}{% if messages[0].role == 'system' %}"
+    "{{ messages[0].content.lstrip('\n') }}{% endif %}{{ '<|stop|>\n' }}{% endif %}{% for m in messages %}"
+    "{% if m.role != 'system' %}{{ '<|start|>' + m.role + '\n' + m.content.lstrip('\n').rstrip('\n') "
+    "+ '<|stop|>\n' }}{% endif %}{% endfor %}{{ '<|start|>assistant\n' }}"
+)
 OTHERS = {
+    "llama2": (["<unk>", "<s>", "</s>"], _LLAMA2),
+    "qwq": (["<|start|>", "<|stop|>"], _QWQ),
     "phi": (
         ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"],
         _PHI + "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}",
@@ -62,8 +76,8 @@ def test_a_model_of_another_family_is_fed_by_its_template_alone(tmp_path, kind):
     pieces, source = OTHERS[kind]
     ours = in_folder(tmp_path, source, pieces=pieces)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    conversations = [CONVERSATIONS[1], CONVERSATIONS[1][1:], [("user", "Why is the sky blue?")]]
-    for messages in conversations[1:] if kind == "mistral" else conversations:
+    conversations = [CONVERSATIONS[1], CONVERSATIONS[1][1:], [("user", "\n \nWhy is the sky blue?\n \n")]]
+    for messages in conversations[1:] if kind in ("mistral", "llama2") else conversations:
         turns = [{"role": role, "content": text} for role, text in messages]
         assert ours.chat(messages) == theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
     assert ours.decode(ours.chat([("user", pieces[-1])])).count(pieces[-1]) == 1
@@ -77,7 +91,7 @@ def test_a_model_of_another_family_is_fed_by_its_template_alone(tmp_path, kind):
     assert again.chat(conversations[1]) == ours.chat(conversations[1])
     assert (again.stop_ids, again.tags, again.model_vocab) == (ours.stop_ids, ours.tags, ours.model_vocab)
     assert tokenizer_fingerprint(again) == tokenizer_fingerprint(ours)
-    if kind == "mistral":
+    if kind in ("mistral", "llama2"):
         with pytest.raises(PastaError, match="no place for one before questions"):
             ours.chat(conversations[0])
 

@@ -49,6 +49,43 @@ def test_ids_are_those_of_transformers(tmp_path, source):
         )
 
 
+# As Qwen 3's: answers before the last question lose what was thought for them.
+FORGETFUL = (
+    "{%- set users = namespace(left=messages | map(attribute='role') | select('eq', 'user') | list | count) %}"
+) + CALLING.replace(
+    r"{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}",
+    r"{%- if m.role == 'user' %}{%- set users.left = users.left - 1 %}{%- endif %}"
+    r"{%- set last = m.content.split('</think>')[-1].lstrip('\n') if users.left else m.content %}"
+    r"{{- '<|im_start|>' + m.role + '\n' + (m.content if m.role == 'user' else last) + '<|im_end|>\n' }}",
+)
+assert "users.left - 1" in FORGETFUL
+
+
+def test_an_answers_thoughts_are_forgotten_beside_calls_too(tmp_path):
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    ours = in_folder(tmp_path, FORGETFUL)
+    answer = ("assistant", "<think>\nHot?\n</think>\n\nYes.")
+    for conversation in (
+        [ASK, answer, ASK, *call("weather"), ("result", "18")],
+        [ASK, *call("weather"), ("result", "18"), answer, ASK],
+        [ASK, answer, ASK],
+    ):
+        [expected], _ = utils.render_jinja_template(
+            [as_transformers(conversation)], chat_template=FORGETFUL, add_generation_prompt=True
+        )
+        assert "".join(part for _, part in ours.parts(conversation)) == expected
+        assert "Hot?" not in expected
+
+
+def test_arguments_are_written_as_templates_write_them_however_a_client_does(tmp_path):
+    ours = in_folder(tmp_path, CALLING)
+    spelled = '{"city":"Z\\u00fcrich"}', '{ "city" : "Zürich" }'
+    found = [ours.decode(ours.chat([ASK, *call("weather", one), ("result", "18")])) for one in spelled]
+    assert found[0] == found[1]
+    assert '"arguments": {"city": "Zürich"}}' in found[0]
+    assert '"arguments": no JSON}' in ours.decode(ours.chat([ASK, *call("weather", "no JSON"), ("result", "18")]))
+
+
 @requires_qwen
 def test_qwens_own_template_places_calls_and_results():
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
