@@ -104,7 +104,12 @@ class GGUF:
             raise PastaError(f"{path}: the file is empty; fetch it again") from None
         except OSError as error:
             raise PastaError(f"{path}: {error.strerror}; use a readable GGUF file") from error
-        return cls(path, *_Header(path, mapped).parse(), mapped)
+        metadata, tensors = _Header(path, mapped).parse()
+        count, number = (metadata.get(f"split.{name}") for name in ("count", "no"))
+        if isinstance(count, int) and count > 1:
+            part = f"part {number + 1} of {count}" if isinstance(number, int) else f"one of {count} parts"
+            raise PastaError(f"{path}: {part}; join them with llama.cpp's llama-gguf-split --merge")
+        return cls(path, metadata, tensors, mapped)
 
     def section(self, prefix: str, cls: type[Section], absent: Collection[str] = ()) -> Section:
         """The metadata whose keys begin with `prefix` as a type: the fields that it names, with their ranges.

@@ -1,10 +1,16 @@
-"""Cache of converted weights: dequantising a GGUF file takes seconds, reading its float32 parameters a fraction."""
+"""Cache of converted weights: dequantising a GGUF file takes seconds, reading its float32 parameters a fraction.
 
+A conversion is kept until 30 days after its last use: a file that has moved or changed is converted anew.
+"""
+
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import math
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,6 +38,7 @@ _DTYPES = {
     "F16": "float16",
     "BF16": "bfloat16",
 }
+KEPT_S = 30 * 24 * 3600
 CONVERTER = 6  # raise it when the same file would yield other parameters
 
 
@@ -44,7 +51,11 @@ def path_of(source: Path, form: str = "") -> Path:
 
 
 def save(path: Path, config: TransformerConfig, params: Params, fingerprint: str = "") -> None:
-    """Write unrolled host parameters and their configuration, whole or not at all."""
+    """Write unrolled host parameters and their configuration, whole or not at all; remove what nobody uses any more."""
+    for other in path.parent.glob("*.safetensors"):
+        with contextlib.suppress(OSError):
+            if time.time() - other.stat().st_mtime > KEPT_S:
+                other.unlink()
     leaves = jax.tree_util.tree_leaves_with_path(params)
     tensors = {jax.tree_util.keystr(names, simple=True, separator="/"): leaf for names, leaf in leaves}
     about = {"config": json.dumps(dataclasses.asdict(config)), "fingerprint": fingerprint}
@@ -59,6 +70,8 @@ def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params,
         return None
     try:
         config, params, fingerprint = _opened(path)
+        with contextlib.suppress(OSError):  # a cache that can only be read
+            os.utime(path)
         return config, params if deferred else read_now(params), fingerprint
     except (SafetensorError, OSError, PastaError, KeyError, ValueError, IndexError) as error:
         logging.warning("%s", one_line(f"{path}: not readable ({error}); converting again"))

@@ -63,8 +63,9 @@ class Card:
 
     @property
     def base_for_peft(self) -> str:
-        """The base as `transformers` finds it: an id on the Hub, or a path."""
-        return HUB[self.base][0] if self.base in HUB else self.source or self.base
+        """The base as `transformers` finds it: an id on the Hub, or a folder; for a GGUF file, its name."""
+        is_folder = self.source and not self.source.endswith(".gguf")
+        return HUB[self.base][0] if self.base in HUB else self.source if is_folder else self.base
 
 
 def plain(settings: Any) -> dict[str, Any]:

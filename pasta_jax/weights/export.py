@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from tokenizers import Tokenizer as Encoder
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
@@ -41,8 +41,12 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         spec["added_tokens"] = kept + [
             {"id": tag, "content": name, "special": True, **_FLAGS} for tag, name in names.items()
         ]
-        pieces = {text: id for text, id in vocabulary.items() if id not in names}
-        spec["model"]["vocab"] = pieces | {name: tag for tag, name in names.items()}
+        if isinstance(vocabulary, list):
+            for tag, name in names.items():
+                vocabulary[tag : tag + 1] = [[name, 0.0]]
+        else:
+            pieces = {text: id for text, id in vocabulary.items() if id not in names}
+            spec["model"]["vocab"] = pieces | {name: tag for tag, name in names.items()}
     if (bos := tokenizer.family.bos) is not None:
         template = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, tokenizer.bos)])
         spec["post_processor"] = json.loads(_state(template))
@@ -57,18 +61,8 @@ def _state(processor: processors.PostProcessor) -> str:
 
 
 def _from_sentencepiece(model: ModelProto) -> str:
-    """The tokenizer.json that merges as a SentencePiece model of the kind BPE does: the best-scored piece first."""
-    ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
-    unknown = next((piece.piece for piece in model.pieces if piece.type == _UNKNOWN), None)
-    normal = {piece.piece: piece.score for piece in model.pieces if piece.type == 1}
-    merges = [
-        (-score, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
-        for text, score in normal.items()
-        for cut in range(1, len(text))
-        if text[:cut] in normal and text[cut:] in normal
-    ]
-    pairs = [(left, right) for *_, left, right in sorted(merges)]
-    encoder = Encoder(models.BPE(vocab=ids, merges=pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    """The tokenizer.json that cuts as a SentencePiece model does."""
+    encoder = Encoder(_unigram(model) if model.trainer_spec.model_type == TrainerSpec.UNIGRAM else _bpe(model))
     prefix = [normalizers.Prepend(_BLANK)] if model.normalizer_spec.add_dummy_prefix else []
     encoder.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", _BLANK)])
     encoder.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -82,6 +76,27 @@ def _from_sentencepiece(model: ModelProto) -> str:
         if piece.type in (2, 3, _USER_DEFINED)
     ]
     return json.dumps(spec)
+
+
+def _unigram(model: ModelProto) -> models.Unigram:
+    """The likeliest pieces."""
+    unknown = next((id for id, piece in enumerate(model.pieces) if piece.type == _UNKNOWN), None)
+    return models.Unigram([(piece.piece, piece.score) for piece in model.pieces], unknown, byte_fallback=True)
+
+
+def _bpe(model: ModelProto) -> models.BPE:
+    """Merges, those of the best-scored pieces first."""
+    ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
+    unknown = next((piece.piece for piece in model.pieces if piece.type == _UNKNOWN), None)
+    normal = {piece.piece: piece.score for piece in model.pieces if piece.type == 1}
+    merges = [
+        (-score, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
+        for text, score in normal.items()
+        for cut in range(1, len(text))
+        if text[:cut] in normal and text[cut:] in normal
+    ]
+    pairs = [(left, right) for *_, left, right in sorted(merges)]
+    return models.BPE(vocab=ids, merges=pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True)
 
 
 def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:

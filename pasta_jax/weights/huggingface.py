@@ -25,6 +25,9 @@ def _plain(name: str) -> str:
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
+_NUMBERS = "F64", "F32", "F16", "BF16"
+
+
 class Files:
     """The tensors of a folder's *.safetensors files, read one at a time as float32."""
 
@@ -50,18 +53,23 @@ class Files:
                 f"{self.path}: no tensor {name!r} in its safetensors files; "
                 "fetch all of them, and use the config.json that belongs to them"
             )
-        return np.asarray(self._stored(name, ("F64", "F32", "F16", "BF16")), dtype=np.float32)
+        return np.asarray(self._stored(name, _NUMBERS), dtype=np.float32)
 
-    def _stored(self, name: str, kinds: tuple[str, ...]) -> np.ndarray:
+    def _stored(self, name: str, kinds: tuple[str, ...], index: np.ndarray | None = None) -> np.ndarray:
+        """A tensor as its file has it, or those places of its first axis."""
         path, stored = self._place_of[name]
         with safe_open(path, framework="numpy") as file:
             if (kind := file.get_slice(stored).get_dtype()) not in kinds:
                 raise PastaError(f"{path}: {name} is of {kind}, not {kinds[-1]}; use the model in float32 or bfloat16")
-            return file.get_tensor(stored)
+            if index is None:
+                return file.get_tensor(stored)
+            return np.concatenate([file.get_slice(stored)[place : place + 1] for place in index.tolist()])
 
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:
-        """Rows of one matrix as float32."""
-        return self.read(name)[index]
+        """Rows of one matrix as float32: no others are read."""
+        if name not in self._place_of or not len(index):
+            return self.read(name)[index]
+        return np.asarray(self._stored(name, _NUMBERS, index), dtype=np.float32)
 
 
 _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)

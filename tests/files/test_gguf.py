@@ -64,6 +64,13 @@ def refusal(path) -> str:
     return message
 
 
+def test_parts_of_a_split_file_are_named(file):
+    for number in range(2):
+        parts = {"split.count": 2, "split.no": number}
+        message = refusal(file(write_gguf(METADATA | parts, TENSORS)))
+        assert f"part {number + 1} of 2; join them with" in message
+
+
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("alignment", [32, 64])
 def test_metadata_and_tensors_round_trip(file, version, alignment):

@@ -106,6 +106,12 @@ def test_a_card_is_completed_later(tmp_path):
     assert "| speedup | 1.4 (all), 1.6 (forked) |" in (tmp_path / "README.md").read_text()
 
 
+def test_a_gguf_file_is_no_base_that_peft_finds():
+    of_file = dataclasses.replace(ADAPTER, base="mine", source="/home/me/mine.gguf")
+    assert of_file.base_for_peft == "mine"
+    assert dataclasses.replace(of_file, source="me/mine").base_for_peft == "me/mine"
+
+
 def test_a_model_without_tags_or_training_says_so():
     text = card.text(Card("model", "mine", None, 256))
     assert "answers sequentially" in text

@@ -59,6 +59,16 @@ def exported(request, tmp_path_factory):
     return tokenizer, folder / "export"
 
 
+def test_a_unigram_model_is_one_for_transformers_too(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "tokenizer.model").write_bytes(train_sentencepiece(model_type="unigram", vocab_size=430))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.model")
+    export.write(tmp_path / "export", tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
+    for text in [TEXTS[0].replace("\n\n\n", "\n"), *TEXTS[1:3]]:  # of three line breaks, either two may be one piece
+        assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+
+
 def test_our_reader_gets_the_same_tokenizer_back(exported):
     tokenizer, folder = exported
     back = load_tokenizer(folder / tokenizer.vocabulary.file)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def flip(content: bytes) -> bytes:
     """One bit, in the middle of the arrays."""
     at = len(content) * 3 // 4
     return content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :]
+
+
+def test_a_conversion_that_nobody_uses_is_removed(tmp_path):
+    first, folder = written(tmp_path, "llama"), tmp_path / "cache" / "converted"
+    load_model("", str(first))
+    [cached] = folder.iterdir()
+    os.utime(cached, (0, 0))
+    load_model("", str(first))  # used again
+    second = first.rename(tmp_path / "moved.gguf")
+    load_model("", str(second))
+    assert cached in {*folder.iterdir()}
+    os.utime(cached, (0, 0))
+    load_model("", str(second.rename(tmp_path / "again.gguf")))
+    assert len([*folder.iterdir()]) == 2
+    assert not cached.exists()
 
 
 @pytest.mark.parametrize("damage", [cut, flip])
