@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -42,6 +43,7 @@ def connected(settings: RaySettings, asked: str = "config.executor=ray") -> Iter
     if ray.is_initialized():
         yield ray
         return
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own, 15, lets any other work starve a server
     here = {"num_cpus": settings.workers * settings.cpus} if settings.workers and not settings.address else {}
     try:
         # JAX warns of every fork; these start other programs at once.

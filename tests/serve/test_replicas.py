@@ -102,6 +102,8 @@ def test_each_prompt_has_a_replica_whose_prefix_cache_has_it(server):
     asked = [{"messages": [{"role": "user", "content": text}], "max_tokens": 1} for text in texts for _ in range(2)]
     copied = [server.ask(**fields)["usage"]["prompt_tokens_details"]["cached_tokens"] for fields in asked]
     assert all(second > first for first, second in zip(copied[::2], copied[1::2], strict=True))
+    niceness = {psutil.Process(pid).nice() for pid in [server.process.pid, *processes_of(server)]}
+    assert len(niceness) == 1
     answered = of_replicas(server, "pasta_answers_total")
     assert all(count and count % 2 == 0 for count in answered.values())
 
