@@ -29,18 +29,20 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]+\.part", re.DOTALL)
 def replacing(path: Path, fix: str = "choose a writable path on a disk with free space") -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; rename it when the block succeeds, remove it when it fails.
 
-    Readers see the old file or the whole new one, after a crash of the machine too. The folder is created. A device is
-    written to, as is the target of a symbolic link. `fix` ends the error of a failed write.
+    Readers see the old file or the whole new one, after a crash of the machine too. The folder is created. A device or
+    an open file is written to, as is the target of a symbolic link. `fix` ends the error of a failed write.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder, path.name)
             remote.upload(Path(folder, path.name), path, fix)
         return
-    if _is_special(path):  # a file must not replace it
+    special = _special(path)
+    if special is not None:  # a file must not replace it
         with tempfile.TemporaryDirectory() as folder, _one_line(path, fix):
             yield Path(folder, path.name)
-            path.write_bytes(Path(folder, path.name).read_bytes())
+            with open(special, "ab", closefd=isinstance(special, Path)) as file:
+                file.write(Path(folder, path.name).read_bytes())
         return
     target = _target(path)
     part = _temporary(target)
@@ -86,14 +88,26 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
                 old.rename(folder)
 
 
-def _is_special(path: Path) -> bool:
-    """Whether it is a device or a pipe (or a folder, to which a write fails)."""
-    return os.path.exists(path) and not os.path.isfile(path)
+def _special(path: Path) -> Path | int | None:
+    """What to open where `path` leads to a device, a pipe, an open file (or a folder, to which a write fails).
+
+    /dev/stdout is a link to an open file. Ours is returned by its number: what the process prints later then follows.
+    """
+    while os.path.exists(path):
+        folder = os.path.realpath(path.parent)
+        if folder in ("/dev/fd", f"/proc/{os.getpid()}/fd") and path.name.isdecimal():
+            return int(path.name)
+        if re.fullmatch(r"/proc/.+/fd", folder):
+            return path
+        if not os.path.islink(path):
+            return None if os.path.isfile(path) else path
+        path = Path(folder, os.readlink(path))
+    return None
 
 
 def _target(path: Path) -> Path:
-    """The file that a symbolic link leads to. /dev/stdout may lead to a pipe without a path."""
-    return Path(os.path.realpath(path)) if os.path.islink(path) and not _is_special(path) else path
+    """The file that a symbolic link leads to."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
 
 
 def _temporary(path: Path) -> Path:
@@ -150,6 +164,8 @@ def check_file(path: Path, name: str) -> None:
     """
     try:
         if not is_remote(path):
+            if _special(path) is not None and not path.is_dir():
+                return  # nothing is created beside it: only root may do so in /dev
             path = _target(path)
         if not is_remote(path) and not path.parent.is_dir():
             missing = os.strerror(errno.ENOTDIR) if path.parent.exists() else "no such folder"

@@ -137,6 +137,28 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
     assert (read, pipe.is_fifo(), names(tmp_path)) == (["text"], True, ["pipe"])
 
 
+@pytest.mark.parametrize(("mode", "folder"), [("w", "/dev/fd"), ("a", "/dev/fd"), ("a", "/proc/thread-self/fd")])
+def test_an_open_file_is_written_to_and_not_replaced(tmp_path, mode, folder):
+    """--output=/dev/stdout is often redirected to a file. The last folder could as well be another process's."""
+    (tmp_path / "out").write_text("earlier\n")
+    with (tmp_path / "out").open(mode) as file:
+        (tmp_path / "link").symlink_to(f"{folder}/{file.fileno()}")
+        for path in (Path(folder, str(file.fileno())), tmp_path / "link"):
+            print("before", file=file, flush=True)
+            atomic.check_file(path, "--output")
+            atomic.write_whole(path, "text\n")
+        print("after", file=file, flush=True)
+    assert (tmp_path / "out").read_text() == "earlier\n" * (mode == "a") + "before\ntext\n" * 2 + "after\n"
+    assert names(tmp_path) == ["link", "out"]
+
+
+def test_a_device_is_written_to_in_a_folder_where_no_file_can_be(monkeypatch):
+    monkeypatch.setattr(atomic, "check_writable", full)
+    atomic.check_file(Path("/dev/null"), "--output")
+    with pytest.raises(PastaError, match="--output: is a folder"):
+        atomic.check_file(Path("/dev"), "--output")
+
+
 def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
     (tmp_path / "disk").mkdir()
     for name, write, read in (
