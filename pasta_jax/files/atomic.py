@@ -1,6 +1,7 @@
 """Files and folders that are whole or absent, on local disks and at gs:// (remote.py)."""
 
 import contextlib
+import ctypes
 import errno
 import functools
 import io
@@ -77,15 +78,28 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             yield part
             for path in (*remote.files_below(part), part):
                 _sync(path)
-            if folder.is_dir():
-                folder.rename(old)
-            part.rename(folder)
+            if not (folder.is_dir() and _exchange(folder, part)):
+                if folder.is_dir():
+                    with contextlib.suppress(OSError):
+                        os.utime(folder)  # a kill before the last rename leaves `old`, which then stays for a day
+                    folder.rename(old)
+                part.rename(folder)
             _sync(folder.parent)
             shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(part, ignore_errors=True)
             if old.exists() and not folder.exists():
                 old.rename(folder)
+
+
+def _exchange(folder: Path, other: Path) -> bool:
+    """Swap two folders in one step, which no kill divides; False where the system or the file system can't."""
+    try:
+        rename = ctypes.CDLL(None).renameat2  # of Linux
+    except AttributeError:
+        return False
+    unused, exchange = 0, 2  # absolute paths need no descriptor of a folder
+    return rename(unused, os.fsencode(folder), unused, os.fsencode(other), exchange) == 0
 
 
 def _special(path: Path) -> Path | int | None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -207,6 +208,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise KeyboardInterrupt
     assert (names(folder), names(tmp_path)) == (["new"], ["set"])
     rename = Path.rename
+    monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
     monkeypatch.setattr(
         Path, "rename", lambda path, to: full() if to == folder and (path / "b").exists() else rename(path, to)
     )
@@ -218,3 +220,25 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         with pytest.raises(PastaError, match="choose a writable path"), atomic.replacing_folder(tmp_path / place):
             pass
     assert names(tmp_path) == ["file", "set"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_kill_while_a_folder_is_replaced_loses_neither(tmp_path, monkeypatch, exchange):
+    """As seen after each rename: the folder is there, or its old content too young to be removed as abandoned."""
+    if not exchange:
+        monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
+    elif sys.platform != "linux":
+        pytest.skip("needs Linux")
+    folder, rename, kept = tmp_path / "set", Path.rename, []
+
+    def renamed(path, to):
+        rename(path, to)
+        left = (part for part in tmp_path.glob(".set.*") if (part / "old").exists())
+        kept.append(folder.is_dir() or any(time.time() - part.stat().st_mtime < 60 for part in left))
+
+    fill(folder, "old")
+    os.utime(folder, (0, 0))
+    monkeypatch.setattr(Path, "rename", renamed)
+    fill(folder, "new")
+    assert kept == ([] if exchange else [True, True])
+    assert (names(folder), names(tmp_path)) == (["new"], ["set"])
