@@ -70,6 +70,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             remote.upload_folder(Path(part), folder, "check that this machine may write there")
         return
     named, folder = folder, Path(os.path.realpath(folder))
+    if os.path.ismount(folder):  # the last rename would fail
+        raise PastaError(f"{named}: is a mount point, which can't be replaced; choose a folder below it")
     part, old = _temporary(folder), _temporary(folder)
     with _one_line(named, "choose a writable path on a disk with free space"):
         try:

@@ -242,3 +242,11 @@ def test_a_kill_while_a_folder_is_replaced_loses_neither(tmp_path, monkeypatch, 
     fill(folder, "new")
     assert kept == ([] if exchange else [True, True])
     assert (names(folder), names(tmp_path)) == (["new"], ["set"])
+
+
+def test_a_mount_point_is_refused_before_the_work(tmp_path):
+    link = tmp_path / "set"
+    link.symlink_to("/dev")
+    for folder in (link, Path("/dev")):
+        with pytest.raises(PastaError, match=f"^{folder}: is a mount point"), atomic.replacing_folder(folder):
+            pytest.fail("the work began")
