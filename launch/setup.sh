@@ -161,7 +161,8 @@ create_venv() {
   if [[ -z ${PYTHON:-} ]]; then find_python; fi
   remember_parts
   say "creating .venv with $base ($("$base" -V 2>&1))"
-  if [[ -e $state/base.stamp ]] && "$python" -Ic '' 2>/dev/null; then
+  # One that doesn't work is not kept: if it came back after a failure, the next run would begin anew.
+  if [[ -e $state/base.stamp ]] && ! was_interrupted && "$python" -Ic 'import pip._internal.cli.main' 2>/dev/null; then
     mv -- "$venv" "$old"
   else
     rm -rf -- "$venv"
@@ -284,10 +285,10 @@ if ! is_ready; then
   fi
   is_on_path || echo "$root" >"$modules/pasta_jax.pth"
   for part in "${parts[@]}"; do is_current "$part" || install_part "$part"; done
-  # The first decoding would compile them otherwise. Without a compiler it says so and does without.
-  if [[ -e $root/pasta_jax/models/kernels ]]; then "$python" -Im pasta_jax.models.kernels.cpu.library || true; fi
   touch "$state/seen"
   settle
   rm -f "$wanted" "$failed"
+  # The first decoding would compile them otherwise. Without a compiler it says so and does without.
+  if [[ -e $root/pasta_jax/models/kernels ]]; then "$python" -Im pasta_jax.models.kernels.cpu.library || true; fi
 fi
 say "ready: .venv, Python $version, ${parts[*]}"
