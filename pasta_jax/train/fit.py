@@ -76,8 +76,11 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """As shells report a process that the signal ended: 130 or 143; 0 without a signal."""
-        return 0 if self.number is None else 128 + self.number
+        """Of a run that was stopped before its end, as shells report a process that a signal ended: 130 or 143.
+
+        143 too where another process of the run got the signal: whoever watches this one must see no success.
+        """
+        return 128 + (self.number or signal.SIGTERM)
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[Callable[[], bool]]:

@@ -96,7 +96,7 @@ def test_two_processes_stop_together_end_when_one_is_killed_and_compute_what_one
     first, second = start(workdir, 2)
     wait_for_step(first, workdir, 2)
     second.send_signal(signal.SIGTERM)
-    texts = [end(first), end(second, 128 + signal.SIGTERM)]
+    texts = [end(process, 128 + signal.SIGTERM) for process in (first, second)]
     assert "process 1 of 2" in texts[1]
     stopped = [next(line for line in text.splitlines() if "stopped at step" in line) for text in texts]
     assert stopped[0] == stopped[1]
