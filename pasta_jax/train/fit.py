@@ -49,14 +49,18 @@ def fit(
 ) -> Fit:
     """Train to the last step or until `stopping()`. `state` is that before the first step, placed on its devices.
 
-    The folder holds checkpoints/ and metrics.jsonl. A checkpoint from training on other data is refused.
+    Its memory is taken over or freed. The folder holds checkpoints/ and metrics.jsonl. A checkpoint from training on
+    other data is refused.
     """
     with contextlib.closing(Checkpoints(folder / "checkpoints", provenance, keep.newest, keep.every)) as checkpoints:
         latest = checkpoints.latest()
         if latest is not None:
             if checkpoints.about(latest)["data"] != provenance["data"]:
                 raise PastaError(f"{folder}: was started on other data; use another folder, or the original data")
-            state = checkpoints.restore(latest, state)
+            like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), state)
+            for leaf in jax.tree.leaves(state):  # the caller still refers to them: both states would be in memory
+                leaf.delete()
+            state = checkpoints.restore(latest, like)
             say(f"resuming from step {latest} of {run.steps}")
         start = int(state.step)
         written = folder if jax.process_index() == 0 else None

@@ -13,7 +13,7 @@ from pasta_jax.runs.checkpoint import Checkpoints
 from pasta_jax.runs.metrics import Metrics
 from pasta_jax.train.fit import StopSignal
 from tests.helpers.forked import Forked
-from tests.train.test_loop import fit_in, lines, points
+from tests.train.test_loop import fit_in, fresh, lines, points
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8])
@@ -42,6 +42,18 @@ def test_a_finished_run_returns_its_state_and_metrics_again(tmp_path):
     assert written[-1]["held_out/loss"] == first.metrics["held_out/loss"]
     assert [line["loss"] for line in written if "loss" in line][-1] == first.metrics["loss"]
     assert "step" not in first.metrics
+
+
+def test_a_resumed_run_has_one_state_in_memory(tmp_path):
+    """Its caller still refers to that before the first step."""
+    fit_in(tmp_path, stop_after=4)
+    first = fresh()
+
+    def batch(seed: int, step: int) -> dict:
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first))
+        return points(seed, step)
+
+    assert fit_in(tmp_path, first=first, batch=batch).complete
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path):

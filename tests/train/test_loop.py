@@ -21,7 +21,7 @@ from pasta_jax.train.loop import Run, train_step, where_it_is
 from pasta_jax.train.loss import LossSums, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.settings import Intervals, Keep, TrainingSettings
-from pasta_jax.train.state import new_state
+from pasta_jax.train.state import TrainState, new_state
 from pasta_jax.weights.adapter import new_adapter
 from pasta_jax.weights.settings import AdapterSettings
 from tests.helpers.models import random_params
@@ -65,11 +65,11 @@ def fresh():
     return new_state({"kernel": jnp.zeros(3)}, new_optimizer(SETTINGS, STEPS), seed=5)
 
 
-def fit_in(folder, data: str = "points", stop_after: int = 100, **changes) -> Fit:
+def fit_in(folder, data: str = "points", stop_after: int = 100, first: TrainState | None = None, **changes) -> Fit:
     """Train in a folder, from its newest checkpoint if it has one; optionally stop after some steps."""
     steps = iter(range(stop_after))
-    about = provenance({}, data, POSITIONS)
-    return fit(folder, run_of(**changes), fresh(), None, about, Keep(2, 0), False, lambda: next(steps, None) is None)
+    about, run, first = provenance({}, data, POSITIONS), run_of(**changes), first or fresh()
+    return fit(folder, run, first, None, about, Keep(2, 0), False, lambda: next(steps, None) is None)
 
 
 def lines(folder) -> list[dict]:
