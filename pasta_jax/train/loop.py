@@ -153,12 +153,14 @@ def train(
         metrics.reach(number)
         clock.lap(int(report.loss.tokens))
         values = means(report.loss.parts)
-        if not np.isfinite(values.get("loss", 0.0)):
-            raise PastaError(
-                f"step {number}: the loss is {values['loss']}; lower the learning rate or raise warmup, and start over"
-            )
+        values["grad_norm"] = float(report.grad_norm)  # NaN where the loss, that before the update, is still finite
+        for name in ("loss", "grad_norm"):
+            if not np.isfinite(values.get(name, 0.0)):
+                raise PastaError(
+                    f"step {number}: {name} is {values[name]}; lower the learning rate or raise warmup, and start over"
+                )
         if _due(number, run.every.log, run.steps):
-            values |= {"grad_norm": float(report.grad_norm), "learning_rate": float(run.learning_rate(number - 1))}
+            values["learning_rate"] = float(run.learning_rate(number - 1))
             metrics.write(number, values | clock.speed(run.flops_per_token, run.peak_flops))
 
     while step < run.steps and not stopping():

@@ -180,8 +180,19 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
         sums = loss(trainable, frozen, batch)
         return sums._replace(parts={"loss": (sums.parts["loss"][0] * jnp.nan, jnp.float32(1))})
 
-    with pytest.raises(PastaError, match="step 1: the loss is nan"):
+    with pytest.raises(PastaError, match="step 1: loss is nan"):
         fit_in(tmp_path, loss=broken)
+
+
+def test_a_gradient_that_is_not_a_number_stops_the_run_before_anything_is_saved(tmp_path):
+    def broken(trainable, frozen, batch, whole=None):
+        sums = loss(trainable, frozen, batch)
+        total, weight = sums.parts["loss"]
+        return sums._replace(parts={"loss": (total + jnp.sqrt(jnp.sum(0 * trainable["kernel"])), weight)})
+
+    with pytest.raises(PastaError, match="step 1: grad_norm is nan"):
+        fit_in(tmp_path, loss=broken, every=Intervals(log=0, held_out=0, probe=0, save=1))
+    assert not [*(tmp_path / "checkpoints").glob("[0-9]*")]
 
 
 def test_the_state_is_donated():
