@@ -152,7 +152,8 @@ def states_of(
             with replacing(path) as part, part.open("wb") as file:
                 np.save(file, np.concatenate([of(example) for example in some]))
         counts = [int((example.label != NO_LABEL).sum()) for example in some]
-        found += np.split(np.load(path), np.cumsum(counts)[:-1])
+        # Not in memory: `joined` copies them, and they stay referenced throughout the training.
+        found += np.split(np.load(path, mmap_mode="r"), np.cumsum(counts)[:-1])
     return found
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +82,22 @@ def test_a_token_is_followed_by_the_next_of_its_thread():
     _, labels = states.chains(np.array([0]), 2)
     assert labels[0, 0] == example.label[at[0]]
     assert (states.chains(np.array([half - 1]), 3)[1][0, 1:] == -1).all()
+
+
+def test_hidden_states_are_in_memory_once(folder, tmp_path):
+    model = load(settings(folder).model, only_decoding=True, stacked=False)
+    examples = drafter.examples_of(model, folder / "answers.jsonl", 768)
+    drafter.states_of(model, examples, tmp_path / "states", lambda: False)
+    tracemalloc.start()
+    try:
+        files = drafter.states_of(model, examples, tmp_path / "states", lambda: False)
+        states = drafter.joined(examples, files)
+        arrays = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
+    finally:
+        tracemalloc.stop()
+    assert len(files) == len(examples)
+    held = sum(trace.size for trace in arrays.traces) - states.label.nbytes - states.after.nbytes
+    assert states.hidden.nbytes <= held < 1.5 * states.hidden.nbytes
 
 
 def test_it_learns_and_writes_what_it_learnt(folder, trained):
