@@ -42,7 +42,9 @@ class _Piece:
 class Feed:
     """Examples cut into pieces that fit a row, and batches of those; `batch` depends on its arguments alone."""
 
-    def __init__(self, examples: Sequence[Example], layout: Layout, host: int = 0, hosts: int = 1):
+    def __init__(
+        self, examples: Sequence[Example], layout: Layout, host: int = 0, hosts: int = 1, name: str = "records"
+    ):
         if not 0 <= host < hosts:
             raise PastaError(f"host {host} of {hosts}: hosts are numbered from 0")
         if layout.rows % hosts:
@@ -51,7 +53,7 @@ class Feed:
         self.pieces, self.dropped = _pieces(examples, layout)
         if not self.pieces:
             longest = layout.lengths[-1]
-            raise PastaError(f"none of {len(examples)} records fits into {longest} tokens; raise lengths or split them")
+            raise PastaError(f"none of {len(examples)} {name} fits into {longest} tokens; raise lengths or split them")
         self._epoch = functools.lru_cache(maxsize=2)(self._batches_of_epoch)  # the order of one epoch is large
         self._count = functools.cache(lambda seed, epoch: len(self._epoch(seed, epoch)))
 

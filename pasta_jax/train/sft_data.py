@@ -63,11 +63,12 @@ def read_data(settings: SftSettings, tokenizer: Tokenizer) -> Data:
         train = [with_strays(example, data.stray, *about) for example in train]
     layout = Layout(data.lengths, data.rows, data.packed, data.too_long)
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-    feed = Feed(train, layout, **hosts)
+    feed = Feed(train, layout, **hosts, name="training records")
     say(f"data {fingerprint}: {len(train)} records, {feed.dropped} too long for {data.lengths[-1]} tokens")
     batches = ()
     if held_out:
-        measured = Feed(held_out, layout, **hosts)
+        measured = Feed(held_out, layout, **hosts, name="held-out records")
+        say(f"held out: {len(held_out)} records, {measured.dropped} too long")
         batches = tuple(measured.batch(0, step) for step in range(measured.steps(0, 1)))
     return Data(feed, batches, tuple(map(prompt_of, held_out[: settings.probe.prompts])), fingerprint, origins)
 
