@@ -73,7 +73,7 @@ def on_ray(
         waiting = list(numbers)
         while waiting:
             [done], waiting = ray.wait(waiting, num_returns=1)
-            yield numbers[done], outcome(ray, done)
+            yield numbers.pop(done), outcome(ray, done)  # Ray keeps an outcome as long as anything refers to it
 
 
 def outcome(ray: ModuleType, done: Any) -> Any:
