@@ -6,6 +6,7 @@ import socket
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -30,16 +31,31 @@ def start(workdir: Path, processes: int) -> list[Forked]:
     return start_all(workdir.parent, "sft", [*FLAGS, f"--workdir={workdir}"], processes)
 
 
-def start_all(folder: Path, script: str, flags: list[str], processes: int) -> list[Forked]:
-    """The processes of a command; each has one device."""
+def free_address() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    together = [f"--coordinator={address}", f"--processes={processes}"] if processes > 1 else []
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def start_all(folder: Path, script: str, flags: list[str], processes: int) -> list[Forked]:
+    """The processes of a command; each has one device."""
+    together = [f"--coordinator={free_address()}", f"--processes={processes}"] if processes > 1 else []
     return [
         command(folder, script, *flags, *together, *([f"--process={number}"] if together else []))
         for number in range(processes)
     ]
+
+
+def hear(address: str, number: int) -> None:
+    """One of three processes, which hear what the first one says; it is far ahead of them."""
+    jax.distributed.initialize(address, 3, number, cluster_detection_method="deactivate")
+    client = hosts._client()
+    if number:
+        client.blocking_key_value_get(f"{hosts._TOLD}/11", 60_000)
+    said = [hosts.told(f"{n} of {number}", str) for n in range(12)]
+    assert said == [f"{n} of 0" for n in range(12)]
+    client.wait_at_barrier("heard", 60_000)
+    assert client.key_value_dir_get(hosts._TOLD) == []
 
 
 def start_preference(workdir: Path, model: Path, processes: int) -> list[Forked]:
@@ -190,6 +206,12 @@ def test_two_processes_share_a_preference_run_that_resumes_after_one_is_killed(t
     losses_of_one, losses_of_two = losses(one[trained]), losses(two[trained])
     assert list(losses_of_one) == list(losses_of_two)
     np.testing.assert_allclose([*losses_of_two.values()], [*losses_of_one.values()], atol=1e-5, rtol=0)
+
+
+def test_what_all_have_heard_is_kept_no_longer(tmp_path):
+    address = free_address()
+    for process in [Forked(tmp_path, hear, address, number) for number in range(3)]:
+        end(process)
 
 
 @pytest.mark.slow
