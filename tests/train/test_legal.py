@@ -35,6 +35,7 @@ from tests.train.test_loss import (
 )
 
 GRAMMAR = Grammar(TAGS, TOKENIZER.end_of_turn)
+PLACES = (MAIN, TOPIC, CHUNK)  # of labels
 IDS = [*range(TAGS.base, TAGS.end), TOKENIZER.end_of_turn]
 SPEC = LoopSpec(TAGS, (TOKENIZER.end_of_turn,), CONFIG.vocab, 2, (1, 2), (), PREDICTED, 64)
 
@@ -54,7 +55,7 @@ def test_the_place_of_a_label_is_where_it_would_be_sampled():
     illegal = GRAMMAR.illegal()
     for label, at in zip(batch.label[batch.label != NO_LABEL], place[batch.label != NO_LABEL], strict=True):
         assert label not in IDS or not illegal[at][IDS.index(label)]
-    assert set(place[batch.label != NO_LABEL]) == {MAIN, TOPIC, CHUNK}
+    assert set(place[batch.label != NO_LABEL]) == {*PLACES}
     np.testing.assert_array_equal(place[(batch.chunk > 0) & (batch.label != NO_LABEL)], CHUNK)
 
 
@@ -62,7 +63,7 @@ def test_the_place_of_a_label_is_where_it_would_be_sampled():
 def test_its_value_and_gradient_are_those_of_a_softmax():
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(0, 3, (2, 9, CONFIG.vocab)), jnp.float32)
-    place = jnp.asarray(rng.integers(0, 3, (2, 9)))
+    place = jnp.asarray(rng.choice(PLACES, (2, 9)))
 
     def ours(logits):
         return jnp.sum(GRAMMAR.losses(logits, jax.nn.logsumexp(logits, axis=2), place))
@@ -106,7 +107,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch():
 
 def test_slices_keep_each_loss_with_its_token():
     x, label = hidden_and_labels()
-    place = np.random.default_rng(0).integers(0, 3, label.shape).astype(np.int32)
+    place = np.random.default_rng(0).choice(PLACES, label.shape).astype(np.int32)
     of = {
         size: sliced_losses(dataclasses.replace(SCORING, slice=size), params(), x, label, GRAMMAR, place)
         for size in (7, 50)
