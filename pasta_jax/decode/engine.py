@@ -306,7 +306,8 @@ def open_engine(
     """
     if not config.slots:
         raise PastaError("config.decoding.slots: 0; set the tokens that a request may take, its prompt included")
-    slots = min(config.slots, model.config.context)
+    # Fields of an answer may take more slots than the context, since each has positions of its own.
+    slots = config.slots if guests is not None else min(config.slots, model.config.context)
     spec = loop_spec(model, config, slots, sequential=config.rows == 1, topics=topics, guests=guests, extras=True)
     require_memory(model, config.lanes, slots)
 

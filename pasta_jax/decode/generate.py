@@ -11,7 +11,7 @@ from pasta_jax.decode.guests import room_for
 from pasta_jax.decode.interpreter import Script
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig, Room
-from pasta_jax.decode.state import LoopSpec, empty_state
+from pasta_jax.decode.state import LoopSpec, empty_state, slots_of_threads
 from pasta_jax.decode.stop_texts import Reading
 from pasta_jax.decode.topics import limits_topics, topic_ids
 from pasta_jax.device import devices
@@ -217,12 +217,13 @@ def slots_for(model: Model, requests: Sequence[Request], config: DecodeConfig) -
             raise PastaError(f"{name}: max_tokens is {request.max_tokens}; set it to 1 or more")
         if length >= room:
             raise PastaError(f"{name}: {length} tokens, but the {limit} of {room} must also hold the answer; {remedy}")
-        if request.guests and request.longest > (config.slots or MOST_SLOTS):
+        needed = max(request.longest, slots_of_threads(1 + len(request.guests)))
+        if request.guests and needed > (config.slots or MOST_SLOTS):
             raise PastaError(
-                f"{name}: {len(request.guests)} threads may take {request.longest} tokens, but the pool holds "
+                f"{name}: {len(request.guests)} threads may take {needed} tokens, but the pool holds "
                 f"{config.slots or MOST_SLOTS}; lower max_tokens or ask for fewer"
             )
-        longest = max(longest, request.longest if request.guests else min(length + request.max_tokens, room))
+        longest = max(longest, needed if request.guests else min(length + request.max_tokens, room))
     if config.slots:
         return config.slots
     slots = POOL

@@ -13,6 +13,7 @@ from pasta_jax.models.kernels.cpu.calls import draws
 from pasta_jax.weights.rules import Rules
 
 FORBIDDEN = -1e30  # logit of a token that must not be sampled
+LEAST = FORBIDDEN / 10  # of one that only penalties make unlikely: it may be all that is allowed
 PENALTY = "penalties"  # names the branch in compiled programs
 
 
@@ -88,7 +89,7 @@ def penalize(logits_NxV: jax.Array, rules_N: Rules, counts: Callable[[], tuple[j
         lower_NxV = jnp.where(logits_NxV < 0, logits_NxV * repetition_N[:, None], logits_NxV / repetition_N[:, None])
         penalized_NxV = jnp.where(seen_NxV > 0, lower_NxV, logits_NxV)
         taken_NxV = frequency_N[:, None] * written_NxV + jnp.where(written_NxV > 0, presence_N[:, None], 0.0)
-        return penalized_NxV - taken_NxV
+        return jnp.maximum(penalized_NxV - taken_NxV, LEAST)
 
     any_N = (repetition_N != 1) | (presence_N != 0) | (frequency_N != 0)
     with jax.named_scope(PENALTY):

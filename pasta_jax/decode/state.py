@@ -183,6 +183,11 @@ def max_threads(slots: int) -> int:
     return 1 + slots // 3
 
 
+def slots_of_threads(threads: int) -> int:
+    """The fewest slots of a pool with so many."""
+    return 3 * (threads - 1)
+
+
 def new_state(
     model: Model,
     lanes: int,

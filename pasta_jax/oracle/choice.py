@@ -67,7 +67,7 @@ def penalized(logits_V: np.ndarray, tape: Tape, query: Query, rules: Rules, tags
         logits_V[id] = logits_V[id] * by if logits_V[id] < 0 else logits_V[id] / by
     for id, count in Counter(id for id, step in read if step > 0).items():
         logits_V[id] -= np.float32(rules.frequency_penalty) * np.float32(count) + np.float32(rules.presence_penalty)
-    return logits_V
+    return np.maximum(logits_V, np.float32(-1e29))
 
 
 def legal(query: Query, request: Request, tokenizer: Tokenizer, vocab: int) -> np.ndarray:

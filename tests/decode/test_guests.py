@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import queue
 import random
 
 import jax.numpy as jnp
@@ -14,10 +15,11 @@ from pasta_jax.automata.automaton import listed
 from pasta_jax.automata.tokens import over_tokens
 from pasta_jax.automata.vocabulary import pieces
 from pasta_jax.decode.device_loop import DeviceLoop
+from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import generate, loop_spec, stream
 from pasta_jax.decode.guests import room_for
 from pasta_jax.decode.interpreter import rows_needed
-from pasta_jax.decode.request import Event, Request
+from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.sampling import draw
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
@@ -130,6 +132,32 @@ def test_events_and_trace_have_each_token_once():
         assert [event.step for event in own if not event.ended] == fed
         assert own[-1].step == max([1, *fed])
     assert sorted(result.trace.token.tolist()) == sorted(event.token for event in events if not event.ended)
+
+
+def test_guests_may_take_more_slots_than_the_context_has():
+    model = dataclasses.replace(toy(), config=dataclasses.replace(toy().config, context=64))
+    asks = [Ask((*range(20), number)) for number in range(20)]  # 20 shared, 20 of their own, 12 tokens each
+    config, own = DecodeConfig(lanes=1, rows=4, slots=512), dataclasses.replace(template(0, 1.0), scored=False)
+    engine = open_engine(model, config, 1, topics=False, warm_up=False, guests=room_for([]))
+    try:
+        rounds: queue.Queue = queue.Queue()
+        engine.submit(request_of(asks, own), 4, rounds.put)
+        while not isinstance(result := rounds.get(timeout=60)[-1], Result):
+            pass
+    finally:
+        engine.close(drain=False)
+    [alone] = generate(model, [request_of(asks, own)], config)
+    assert [guest.ids for guest in result.guests] == [guest.ids for guest in alone.guests]
+
+
+def test_as_many_guests_as_ids_have_threads():
+    """Of one id and one token each, they take fewer slots than there are threads for."""
+    asks = [Ask((*range(5), number)) for number in range(100)]
+    own = dataclasses.replace(template(0, 0.0), max_tokens=1, scored=False)
+    [result] = generate(toy(), [request_of(asks, own)], DecodeConfig(lanes=1, rows=4))
+    assert len(result.guests) == 100
+    with pytest.raises(PastaError, match="100 threads may take 300 tokens, but the pool holds 256"):
+        generate(toy(), [request_of(asks, own)], DecodeConfig(lanes=1, rows=4, slots=256))
 
 
 def test_guests_that_begin_beside_drafts_leave_room_for_their_step(monkeypatch):

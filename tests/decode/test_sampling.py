@@ -116,6 +116,15 @@ def test_min_p_and_the_repetition_penalty_are_those_of_hugging_face(penalty):
     assert 1 < len(kept) < 50
 
 
+def test_penalties_make_no_id_as_unlikely_as_a_forbidden_one():
+    logits, seen = np.float32([[1, 2, -12, 3]]), np.int32([[0, 0, 1, 0]])
+    lower = penalize(logits, rules_of(1, repetition_penalty=1e30), lambda: (seen, seen))
+    assert int(np.argmax(np.where(seen, lower, FORBIDDEN))) == 2
+    tape = Tape(np.ones((1, 1), bool), token=[2], thread=[0], step=[1], position=[0])
+    rules = Rules(repetition_penalty=1e30)
+    np.testing.assert_array_equal(penalized(logits[0], tape, Query(0, 0, 0, "main"), rules, TagIds(20)), lower[0])
+
+
 def test_tags_are_not_penalised():
     tape = Tape(np.ones((2, 2), bool), token=[5, 20], thread=[0, 0], step=[0, 0], position=[0, 1])
     query = Query(1, 0, 0, "main")

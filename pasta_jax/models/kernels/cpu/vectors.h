@@ -52,10 +52,12 @@ TARGET TOGETHER Vector short_numbers(const uint16_t* from) {
 #else
   Integers stored;
   for (int i = 0; i < LANES; ++i) stored[i] = from[i];
-  const Integers size = (stored & 0x7fff) << 13, is_special = size >= 0x0f800000;
-  // As a float of the same bits it is 2^112 too small; a product with that is exact, of subnormal ones too.
-  const Integers number = (Integers)((Vector)size * 0x1p112f);
-  return (Vector)((number & ~is_special) | ((size | 0x7f800000) & is_special) | (stored & 0x8000) << 16);
+  const Integers size = (stored & 0x7fff) << 13;
+  const Integers is_subnormal = size < 0x00800000, is_special = size >= 0x0f800000;
+  // From integers: XLA's threads read floats that are subnormal as 0.
+  const Integers small = (Integers)(__builtin_convertvector(stored & 0x03ff, Vector) * 0x1p-24f);
+  const Integers normal = size + ((112 + (is_special & 112)) << 23);
+  return (Vector)((small & is_subnormal) | (normal & ~is_subnormal) | (stored & 0x8000) << 16);
 #endif
 }
 

@@ -1,6 +1,7 @@
 """Products are compared with NumPy in float64, on every instruction set that this machine has."""
 
 import ctypes
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -216,6 +217,21 @@ def test_a_fork_has_threads_of_its_own_and_all_exit(library):
     path = str(kernels.compiled())
     done = subprocess.run([sys.executable, "-Ic", FORKS, path], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@every_level
+def test_scales_that_are_subnormal_in_16_bits_count_in_a_program(library):
+    """Most factors of Q6_K are. XLA's threads read subnormal floats as 0, those that call a kernel directly don't."""
+    rng = np.random.default_rng(4)
+    x, halves = rng.standard_normal((3, 64), np.float32), np.array([6e-8, 1.2e-5, 6.1e-5, -3e-5], np.float16)
+    for one in (random_blocks(rng, 50, 2, 32, 6, False), with_factors(rng, random_blocks(rng, 50, 2, 32, 8, False), 2)):
+        name = "scales" if one.factors is None else "factors"
+        small = rng.choice(halves, getattr(one, name).shape).astype(np.float16)
+        matrix = dataclasses.replace(one, **{name: small})
+        result = jax.jit(lambda x, stored: product(x, stored, 50))(x, of_blocks(matrix) | {"bits": np.int32(32)})
+        np.testing.assert_allclose(
+            result, x @ matrix.numbers().T, rtol=1e-4, atol=1e-6 * np.abs(matrix.numbers()).max()
+        )
 
 
 def test_the_product_in_a_program(library):
