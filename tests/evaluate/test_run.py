@@ -246,17 +246,6 @@ def test_throughput_is_of_systems_that_answer_many_at_a_time(run, monkeypatch):
         run(unmasked=0, throughput=2, prompts=PromptCounts(0, 0, 0, 2), **options)
 
 
-@pytest.mark.slow
-def test_answers_that_an_earlier_run_did_not_measure_without_the_mask_are_measured(run):
-    options = {"systems": ("model",), "timed": 0}
-    before = run(unmasked=0, **options).answers["model"]
-    after = run(unmasked=2, **options).answers["model"]
-    assert [answer.malformed_unmasked is None for answer in before] == [True, True, True]
-    assert [answer.malformed_unmasked is None for answer in after] == [False, False, True]
-    assert [answer.fed for answer in after] == [answer.fed for answer in before]
-    assert run(unmasked=1, **options).answers["model"] == after
-
-
 def test_the_report_states_what_annotations_say(run, monkeypatch, tmp_path):
     """With "LC" only where that was fitted."""
     rows = [{"instruction": text, "output": "An answer.", "generator": "x", "dataset": "y"} for text in QUESTIONS]

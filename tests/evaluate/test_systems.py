@@ -1,0 +1,30 @@
+"""The answers of one system, kept and read again."""
+
+import pytest
+
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.evaluate.answers import SystemAnswer
+from pasta_jax.evaluate.questions import Question
+from pasta_jax.evaluate.settings import SkeletonOptions
+from pasta_jax.evaluate.systems import Task, answer_all
+from pasta_jax.weights.rules import Rules
+from tests.helpers.traces import tiny_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_programs")]
+QUESTIONS = [Question("set", number, text, "") for number, text in enumerate(("Why?", "Name two.", "Who?"))]
+TEMPLATE = Request((), 10, sequential=False, rules=Rules(temperature=1.0))
+
+
+def test_answers_that_an_earlier_run_did_not_measure_without_the_mask_are_measured(tmp_path):
+    def answers(unmasked: int) -> list[SystemAnswer]:
+        config = DecodeConfig(lanes=1, rows=2, slots=512)
+        return answer_all(
+            Task("model", tiny_model(), TEMPLATE, config, SkeletonOptions(), unmasked), QUESTIONS, tmp_path
+        )
+
+    before, after = answers(0), answers(2)
+    assert [answer.malformed_unmasked is None for answer in before] == [True, True, True]
+    assert [answer.malformed_unmasked is None for answer in after] == [False, False, True]
+    assert [answer.fed for answer in after] == [answer.fed for answer in before]
+    assert answers(1) == after
