@@ -1,5 +1,4 @@
 """Several replicas of a server behind one address (front.py): each is an actor of Ray, checked, and replaced when lost.
-Their number follows the requests, if it may.
 
 A replica that doesn't answer is killed, and a new actor takes its place: the same for a process that has ended, hangs
 or can't decode any more, and for a machine that was lost. Ray's own restarts are for the first of these.
@@ -25,6 +24,7 @@ from pasta_jax.progress import doing, quiet, say
 from pasta_jax.runs.ray import connected, outcome
 from pasta_jax.serve import log
 from pasta_jax.serve.app import app_of
+from pasta_jax.serve.demand import Demand
 from pasta_jax.serve.front import Front, Replica
 from pasta_jax.serve.run import announce, entrance, guarded, opened
 from pasta_jax.serve.server import bound, serve, url_of
@@ -160,32 +160,6 @@ class Actors:
                 wanted[-1].is_wanted = False
                 if wanted[-1].client is None:  # it may start no sooner than its cluster has room
                     self.stop(wanted[-1].number)
-
-
-class Demand:
-    """Whether replicas are too few or too many, by what has been so for a while."""
-
-    def __init__(self, settings: ServeSettings, now: float):
-        self._settings = settings
-        self._enough = self._needed = now  # when the replicas were last enough, and all of them last needed
-
-    def change(self, now: float, wanted: Collection[Replica]) -> int:
-        """1: one more, -1: one fewer, 0: as many, as of their last checks."""
-        waiting, running = (sum(one.load[name] for one in wanted) for name in ("waiting", "running"))
-        count, scaling = len(wanted), self._settings.scaling
-        is_starting = any(one.client is None for one in wanted)
-        if not waiting or is_starting or count == self._settings.most_replicas:
-            self._enough = now
-        if count == self._settings.replicas or waiting + running > self._settings.decoding.lanes * (count - 1) / 2:
-            self._needed = now
-        change = 0
-        if now - self._enough >= scaling.grow_s:
-            change = 1
-        elif now - self._needed >= scaling.shrink_s:
-            change = -1
-        if change:
-            self._enough = self._needed = now
-        return change
 
 
 def run(settings: ServeSettings) -> None:

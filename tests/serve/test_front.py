@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.serve import front, log, replicas
+from pasta_jax.serve.demand import Demand
 from pasta_jax.serve.front import Front, Labelled, Replica, beginning_of, choice
 from pasta_jax.serve.guard import Guard
-from pasta_jax.serve.replicas import Demand
 from pasta_jax.serve.settings import Scaling, ServeSettings
 
 LANES = 4

@@ -179,7 +179,9 @@ def test_replicas_follow_the_requests(folder, body, alone):
     with Server(folder, **changes) as server, ThreadPoolExecutor(len(WHOLE) + 2) as pool:
         (first,) = processes_of(server)
         running = [pool.submit(server.ask, **body(number)) for number in WHOLE]
+        deadline = time.monotonic() + 240
         while server.metric("pasta_replicas") < 2:  # as many requests as in the beginning, while the second starts
+            assert time.monotonic() < deadline
             running = [one for one in running if not one.done()]
             running += [pool.submit(server.ask, **body(number)) for number in WHOLE[: len(WHOLE) - len(running)]]
             time.sleep(0.05)
