@@ -25,22 +25,20 @@ typedef uint16_t Halves __attribute__((vector_size(sizeof(Raw))));
 
 constexpr int64_t FETCH = 16;  // words of each output that are fetched before they are used
 
-// Rows that read a panel together; the vectors of outputs that a tile has; and how many of these its rows add to at a
-// time. Of the sixteen registers of AVX2, eight hold such sums, and a tile's others wait in memory.
+constexpr int VECTORS = PANEL / LANES;
+
+// Rows that read a panel together; and how many of its vectors they add to at a time. Of the sixteen registers of AVX2,
+// eight hold such sums, and others wait in memory; with AVX-512, eight rows leave some of their totals there.
 #if LANES == 16
 template <Form FORM>
-constexpr int ROWS = BLOCK / words_of(FORM);
-template <Form FORM, int R>
-constexpr int AT_A_TIME = 2 * R * (dots_of(FORM) + 1) <= 28 ? 2 : 1;
-template <Form FORM, int R>
-constexpr int VECTORS = AT_A_TIME<FORM, R>;
+constexpr int ROWS = FORM == PLANES ? BLOCK / 2 : BLOCK;
+template <int R>
+constexpr int AT_A_TIME = VECTORS;
 #else
 template <Form FORM>
 constexpr int ROWS = 4;
-template <Form FORM, int R>
-constexpr int AT_A_TIME = R <= 2 ? 4 : 2;
-template <Form FORM, int R>
-constexpr int VECTORS = PANEL / LANES;
+template <int R>
+constexpr int AT_A_TIME = R <= 2 ? VECTORS : VECTORS / 2;
 #endif
 
 // Whether all sums of a group stay in 16 bits.
@@ -78,6 +76,7 @@ template <Form FORM>
 TARGET TOGETHER Integers add_products(Integers sum, Integers codes, Integers x) {
 #if HAS_VNNI && LANES == 16
   if (FORM != PAIRS) return (Integers)_mm512_dpbusd_epi32((Raw)sum, (Raw)codes, (Raw)x);
+  return (Integers)_mm512_dpwssd_epi32((Raw)sum, (Raw)codes, (Raw)x);
 #elif HAS_VNNI
   if (FORM != PAIRS) return (Integers)_mm256_dpbusd_avx_epi32((Raw)sum, (Raw)codes, (Raw)x);
   return (Integers)_mm256_dpwssd_avx_epi32((Raw)sum, (Raw)codes, (Raw)x);
@@ -203,19 +202,19 @@ TARGET TOGETHER void add_group(const Matrix& w, const CodedRows& in, int64_t g, 
   }
 }
 
-// R rows with N vectors of a panel, V at a time.
-template <Kind KIND, Form FORM, int R, int N, int V>
-TARGET TOGETHER void tile(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
+// R rows with a panel, V of its vectors at a time. Not inlined: g++ keeps less in registers where it is.
+template <Kind KIND, Form FORM, int R, int V>
+TARGET __attribute__((noinline)) void tile(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
   constexpr int64_t OF_STEP = words_of(KIND) * PANEL, CODED = STEP * R * words_of(FORM);
-  Vector sums[N / V][R][V] = {};
+  Vector sums[VECTORS / V][R][V] = {};
   const uint32_t* words = w.words;
   const int8_t* x = in.codes;
   const int64_t groups = w.groups(), per_block = w.block / w.group, steps = w.group / STEP;
   for (int64_t g = 0, block = 0, next = per_block; g < groups; ++g, words += steps * OF_STEP, x += steps * CODED) {
     if (g == next) ++block, next += per_block;
-    for (int n = 0; n < N / V; ++n) {
+    for (int n = 0; n < VECTORS / V; ++n) {
       // Else the compiler repeats the codes of all inputs ahead of this loop, and has no registers for them.
-      if (N > V) asm volatile("" : "+r"(n)::"memory");
+      if (VECTORS > V) asm volatile("" : "+r"(n)::"memory");
       const uint32_t* here = words + n * V * LANES;
       Integers dots[dots_of(FORM)][R][V] = {};
       if constexpr (IS_SHORT<KIND, FORM>) {
@@ -235,20 +234,12 @@ TARGET TOGETHER void tile(const Matrix& w, const CodedRows& in, const float* dow
       else add_group<KIND, FORM, false>(w, in, g, block, n * V * LANES, dots, sums[n]);
     }
   }
-  for (int v = 0; v < N; ++v) {
+  for (int v = 0; v < VECTORS; ++v) {
     for (int r = 0; r < R; ++r) {
       Vector sum = sums[v / V][r][v % V];
       for (int64_t j = 0; j < w.rank; ++j) sum += load(w.up + j * PANEL + v * LANES) * down[r * w.rank + j];
       std::memcpy(y + r * stride + v * LANES, &sum, sizeof sum);
     }
-  }
-}
-
-template <Kind KIND, Form FORM, int R>
-TARGET void whole(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
-  constexpr int N = VECTORS<FORM, R>;
-  for (int64_t v = 0; v < PANEL; v += N * LANES) {
-    tile<KIND, FORM, R, N, AT_A_TIME<FORM, R>>(w.from(v), in, down, y + v, stride);
   }
 }
 
@@ -258,7 +249,7 @@ TARGET void panel(const Matrix& w, const CodedRows& in, int64_t rows, const floa
   if constexpr (R > 1) {
     if (rows < R) return panel<KIND, FORM, R - 1>(w, in, rows, down, y, stride);
   }
-  whole<KIND, FORM, R>(w, in, down, y, stride);
+  tile<KIND, FORM, R, AT_A_TIME<R>>(w, in, down, y, stride);
 }
 
 template <Kind KIND, Form FORM>
@@ -269,10 +260,12 @@ const Products& with(Kind kind) {
   return kind == NIBBLES ? WITH<NIBBLES, FORM> : kind == SIXES ? WITH<SIXES, FORM> : WITH<BYTES, FORM>;
 }
 
-// How a matrix is multiplied with inputs of so many bits.
-inline const Products& products_with(const Matrix& w, int64_t bits) {
+// How a matrix is multiplied with so many rows of inputs of so many bits. Codes of few rows fit the registers as two
+// planes; more of them share the work of making pairs of a matrix's codes.
+inline const Products& products_with(const Matrix& w, int64_t bits, int64_t rows) {
 #if HAS_VNNI
-  return bits == 8 ? with<QUADS>(w.kind) : with<LANES == 16 ? PLANES : PAIRS>(w.kind);
+  if (bits == 8) return with<QUADS>(w.kind);
+  return LANES == 16 && rows <= ROWS<PLANES> ? with<PLANES>(w.kind) : with<PAIRS>(w.kind);
 #else
   if (bits == 8 && w.kind == SIXES) return WITH<SIXES, QUADS>;
   if (bits == 8 && w.kind == NIBBLES && w.group <= SHORT) return WITH<NIBBLES, QUADS>;

@@ -6,7 +6,7 @@ using Panels = void (*)(const Matrix& w, const Rows& in, float* y, int64_t rows,
                         int64_t last);
 using Dots = void (*)(const float* x, const float* matrix, float* y, int64_t rows, int64_t inputs, int64_t outputs);
 using Attend = void (*)(const Heads& heads);
-using ProductsWith = const Products& (*)(const Matrix& w, int64_t bits);
+using ProductsWith = const Products& (*)(const Matrix& w, int64_t bits, int64_t rows);
 struct Level {
   const char* name;
   bool is_there;
@@ -126,7 +126,7 @@ void multiply(const float* x, const Matrix& w, const float* a, float* y, int64_t
   const bool is_whole = level.integers != nullptr && w.has_codes() && w.group <= LARGEST && (bits == 8 || bits == 16);
   if (is_whole) {
     const float most = bits == 8 ? 127 : 32512;  // of a code: both halves of the larger one fit a byte
-    return multiply_integers(level.integers(w, bits), x, w, down.data(), y, rows, outputs, most);
+    return multiply_integers(level.integers(w, bits, rows), x, w, down.data(), y, rows, outputs, most);
   }
   multiply_floats(level, x, w, down.data(), y, rows, outputs);
 }
