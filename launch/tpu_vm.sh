@@ -80,6 +80,7 @@ read_flags() {
   if ((${#command[@]} == 0)) && [[ $action =~ ^(run|watch|xpk)$ ]]; then
     die "the command is missing: add -- python -m launch.sft --config=… --workdir=gs://…"
   fi
+  if [[ -z $runtime && $action =~ ^(create|watch)$ ]]; then runtime=$(runtime_of); fi
   where=(--zone="$zone")
   if [[ $project ]]; then where+=(--project="$project"); fi
 }
@@ -97,7 +98,6 @@ runtime_of() {
 
 create() {
   local options=()
-  if [[ -z $runtime ]]; then runtime=$(runtime_of); fi
   if ((spot)); then options+=(--spot); fi
   do_it gcloud compute tpus queued-resources create "$name" --node-id="$name" "${where[@]}" \
     --accelerator-type="$type" --runtime-version="$runtime" ${options[@]+"${options[@]}"}

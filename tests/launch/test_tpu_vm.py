@@ -87,6 +87,7 @@ def test_a_dry_run_prints_each_command_and_runs_none(home, words, expected):
         (["create", "toy", "--type=v6e-8"], "--zone is missing"),
         (["create", "toy", "--zone=z"], "--type is missing"),
         (["create", "toy", "--zone=z", "--type=tpu7x-8"], "tpu7x needs xpk"),
+        (["watch", "toy", "--zone=z", "--type=tpu7x-8", "--interval=1", *TRAIN], "tpu7x needs xpk"),
         (["run", "toy", "--zone=z"], "the command is missing"),
         (["watch", "toy", "--zone=z", "--type=v6e-8", "--interval=x"], "whole numbers"),
         (["setup", "toy", "--zones=z"], "unknown flag --zones=z"),
