@@ -59,3 +59,19 @@ def test_the_manifests_agree_with_the_image_and_the_settings():
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
     for folder in re.findall(r"^COPY (\w+) \w+$", image, re.MULTILINE):
         assert (ROOT / folder).is_dir()
+
+
+def test_the_cache_is_taken_over_at_every_start():
+    """A volume that is kept belongs to the server already; root without CAP_FOWNER may change the mode of its own."""
+    deployment, _ = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["initContainers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    owner = 0
+    for command in 2 * container["command"][-1].split(" && "):
+        verb, value, _ = command.split()
+        if verb == "chown":
+            owner = int(value)
+        else:
+            assert (verb, value, owner) == ("chmod", "700", 0)
+    assert owner == pod["securityContext"]["runAsUser"]
