@@ -146,16 +146,21 @@ def summary(instructions: list[Collective]) -> dict[str, dict[str, int]]:
 
 
 _COLLECTIVE = re.compile(
-    r"= (?P<result>.+?) (?P<kind>all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(-start)?\("
+    r"= (?P<result>.+?) (?P<kind>all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?P<start>-start)?"
+    r"\((?P<operands>[^)]*)\)(?:.*?channel_id=(?P<channel>\d+))?"
 )
 _IN_LAYER = f"/{Layer.__name__}/"  # in the name of every operation of a layer
 
 
 def collectives(program: str) -> list[Collective]:
-    """The collectives in the text of a compiled program."""
-    instructions = []
-    for line in program.splitlines():
+    """The collectives in the text of a compiled program. One beside other work is in it several times, by a channel."""
+    instructions = {}
+    for number, line in enumerate(program.splitlines()):
         if match := _COLLECTIVE.search(line):
-            size = int(sum(array.bytes for array in hlo.arrays(match["result"])))
-            instructions.append(Collective(match["kind"], size, _IN_LAYER in line))
-    return instructions
+            results = hlo.arrays(match["result"])
+            if match["start"] and match["kind"] != "all-reduce":  # operands, results, and counters
+                count = match["operands"].count("%")
+                results = results[count : 2 * count]
+            one = Collective(match["kind"], int(sum(array.bytes for array in results)), _IN_LAYER in line)
+            instructions.setdefault(match["channel"] or f"line {number}", one)
+    return list(instructions.values())

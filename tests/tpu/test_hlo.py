@@ -4,7 +4,7 @@ import pytest
 
 from pasta_jax.device.devices import CHIPS
 from pasta_jax.tpu import hlo
-from pasta_jax.tpu.program import kernel_costs, roofline_ms
+from pasta_jax.tpu.program import Collective, collectives, kernel_costs, roofline_ms
 
 # A loop over three layers, whose weights a fusion slices out of their stack, inside a loop of unknown length. S(1) is
 # the core's own memory.
@@ -148,3 +148,22 @@ def test_the_estimate_is_the_slower_of_products_and_memory():
     chip = CHIPS["TPU v5 lite"]
     assert roofline_ms(hlo.Cost(197e12, 0), chip) == pytest.approx(1000)
     assert roofline_ms(hlo.Cost(197e12, 1600e9), chip) == pytest.approx(2000)
+
+
+def test_a_collective_counts_once_with_the_bytes_of_its_result():
+    """The compiler writes one that runs beside a product as three instructions, and lists operands before results."""
+    text = """\
+  %all-gather.76 = bf16[192,32]{0,1:T(8,128)(2,1)} all-gather(%p.6), channel_id=17, dimensions={1}
+  %all-gather.78 = bf16[192,32]{0,1:T(8,128)(2,1)S(1)} all-gather(%p.9), channel_id=17, dimensions={1}
+  %all-gather.80 = bf16[192,32]{0,1:T(8,128)(2,1)} all-gather(%p.0), channel_id=17, dimensions={1}
+  %sum = (bf16[32]{0:T(256)}, f32[]{:T(128)}) all-reduce(%a, %b), channel_id=9, metadata={op_name="jit(f)/Layer/out"}
+  %passes = (bf16[192,8]{0,1:T(8,128)S(1)}, bf16[192,8]{0,1:T(8,128)S(1)}, u32[]{:S(2)}, u32[]{:S(2)}) \
+collective-permute-start(%slice.199), channel_id=97, source_target_pairs={{0,0},{2,2}}
+  %passed = bf16[192,8]{0,1:T(8,128)(2,1)S(1)} collective-permute-done(%passes), metadata={op_name="jit(f)/x"}
+  %alone = f32[4]{0:T(128)} all-reduce-start(%c), replica_groups={{0,1}}
+  %again = f32[4]{0:T(128)} all-reduce-start(%d), replica_groups={{0,1}}
+"""
+    gathers, total, passes, *alone = collectives(text)
+    assert (gathers, total) == (Collective("all-gather", 192 * 32 * 2, False), Collective("all-reduce", 68, True))
+    assert passes == Collective("collective-permute", 192 * 8 * 2, False)
+    assert alone == [Collective("all-reduce", 16, False)] * 2
