@@ -59,7 +59,10 @@ def width_of(about: Mapping[str, Any], measure: Callable[[], Mapping[int, float]
         except PastaError as error:
             say(f"{error}: measured again")
     width = _measured(measure)
-    write_json(path, {"about": about, "steps": width.steps})
+    try:
+        write_json(path, {"about": about, "steps": width.steps})
+    except PastaError as error:
+        say(f"what rows cost is not kept for later runs: {error}")
     return width
 
 

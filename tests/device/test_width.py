@@ -42,3 +42,10 @@ def test_a_program_is_measured_once_on_a_machine(tmp_path, monkeypatch):
         kept.write_text("{")
     assert width_of({"program": "a"}, measure) == first
     assert len(measured) == 3
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))
+    (tmp_path / "widths").touch()
+    assert width_of({"program": "a"}, lambda: {1: 2.5, 2: 3.0}) == width({1: 2.5, 2: 3.0})
+    assert f"what rows cost is not kept for later runs: {tmp_path}/widths/" in capsys.readouterr().err
