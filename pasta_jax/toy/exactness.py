@@ -1,7 +1,7 @@
 """The toy task answered and graded: exactness, forks, and theoretical speedup over the baseline model's own answers."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from pasta_jax.toy.ablation import ABLATIONS, decode_broken
 from pasta_jax.toy.task import Problem
 from pasta_jax.weights.model import Model
 
-Figures = dict[str, float]
+Figures = dict[str, float | None]  # None: of nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +102,10 @@ def speed(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -> 
     return {
         "forked": mean(answer.chunks > 0 for answer in answers if answer.problem.forkable),
         "forked_without_need": sum(answer.chunks > 0 for answer in answers if not answer.problem.forkable),
-        "speedup": round(geometric_mean(speedups), 4),  # the product of the next two
-        "parallelism": round(geometric_mean(answer.text_tokens / answer.critical_path for answer, _ in pairs), 4),
+        "speedup": mean(speedups, geometric_mean),  # the product of the next two
+        "parallelism": mean((answer.text_tokens / answer.critical_path for answer, _ in pairs), geometric_mean),
         # Above 1: answers are shorter than the baseline's.
-        "length_ratio": round(geometric_mean(plain.tokens / answer.text_tokens for answer, plain in pairs), 4),
+        "length_ratio": mean((plain.tokens / answer.text_tokens for answer, plain in pairs), geometric_mean),
         "speedup_arithmetic": mean(speedups),
     }
 
@@ -124,7 +124,12 @@ def ablate(model: Model, problems: Sequence[Problem], decoding: DecodeConfig, te
     return results
 
 
-def mean(values: Iterable[float]) -> float:
-    """The mean, rounded as reports show it; 0 without values."""
+def mean(values: Iterable[float], of: Callable[[list[float]], float] = np.mean) -> float | None:
+    """The mean, rounded as reports show it; None without values."""
     values = list(values)
-    return round(float(np.mean(values)), 4) if values else 0.0
+    return round(float(of(values)), 4) if values else None
+
+
+def shown(figure: float | None, form: str) -> str:
+    """A figure as tables show it."""
+    return "-" if figure is None else format(figure, form)

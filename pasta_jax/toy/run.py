@@ -13,7 +13,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.toy import exactness
-from pasta_jax.toy.exactness import GradedAnswer
+from pasta_jax.toy.exactness import GradedAnswer, shown
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.settings import ToyEvaluationSettings
 from pasta_jax.toy.task import HELD_OUT, problems
@@ -45,8 +45,7 @@ def run(settings: ToyEvaluationSettings, output: Path | None = None) -> dict[str
         "baseline": exactness.quality(plain),
         "speed": exactness.speed(answers, plain),
     }
-    if settings.ablation:
-        with_ends = [problem for problem in chosen if problem.has_ends][: settings.ablation]
+    if with_ends := [problem for problem in chosen if problem.has_ends][: settings.ablation]:
         report["broken"] = exactness.ablate(model, with_ends, settings.decoding, request)
     if output is not None:
         write_answers(output, answers, plain)
@@ -74,14 +73,14 @@ def table(report: dict[str, Any]) -> str:
         ("correct walks", "walks"),
         ("correct ends", "ends"),
     ):
-        rows[title] = f"{model[name]:.1%}", f"{baseline[name]:.1%}"
+        rows[title] = shown(model[name], ".1%"), shown(baseline[name], ".1%")
     rows |= {
         "cut off": (model["cut_off"], baseline["cut_off"]),
-        "forked, of those with parts": (f"{speed['forked']:.1%}",),
+        "forked, of those with parts": (shown(speed["forked"], ".1%"),),
         "forked without parts": (speed["forked_without_need"],),
-        "theoretical speedup": (f"{speed['speedup']:.2f}",),
-        "  = parallelism": (f"{speed['parallelism']:.2f}",),
-        "  × length ratio": (f"{speed['length_ratio']:.2f}",),
+        "theoretical speedup": (shown(speed["speedup"], ".2f"),),
+        "  = parallelism": (shown(speed["parallelism"], ".2f"),),
+        "  × length ratio": (shown(speed["length_ratio"], ".2f"),),
     }
     broken = {name: [f"{share:.1%}" for share in shares.values()] for name, shares in report.get("broken", {}).items()}
     if broken:

@@ -64,6 +64,18 @@ def test_speedups_are_relative_to_the_baselines_own_answers():
     assert report["speedup_arithmetic"] == pytest.approx(6.25 / 4, abs=1e-4)
 
 
+def test_a_figure_of_nothing_is_shown_as_none():
+    """A problem without parts and ends, and a model that writes nothing."""
+    silent = [answer_to(ONE, "", 0, 0, 0)]
+    report = {"level": "small", "temperature": 0.0, "model": quality(silent), "baseline": quality(ANSWERS[:1])}
+    report["speed"] = speed(silent, ANSWERS[:1])
+    shown = {line[:28].strip(): line[28:].split() for line in evaluate.table(report).splitlines()[3:]}
+    assert shown["correct walks"] == ["0.0%", "100.0%"]
+    assert shown["exact answers with ends"] == shown["correct ends"] == ["-", "-"]
+    assert shown["forked, of those with parts"] == shown["theoretical speedup"] == ["-"]
+    assert report["model"]["ends"] is report["speed"]["speedup_arithmetic"] is None
+
+
 @pytest.mark.slow
 def test_answers_equal_the_interpreters_each_with_its_own_seed(capsys):
     chosen = problems(1, 0, 10, "small")
