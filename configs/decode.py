@@ -9,8 +9,9 @@ gemma_7b (no package ships the weights: add --config.model.path=<GGUF file or Hu
 of docs/MODELS.md at such a path, or the folder of a training run); toy (the model of configs/sft.py:toy in runs/toy,
 with an example question). On two CPU cores SmolLM2 starts in about 4 s and writes about 100 tokens a second.
 
-The toy answers only questions of its own form: a line for each walk with a ring (birds, boats, colours, dances,
-fabrics, fish, fruits, games), its first word and the number of words, and perhaps a last line that requests the ends:
+The toy answers only questions of its own form: a line for each walk with a ring (in this order: birds, boats, colours,
+dances, fabrics, fish, fruits, games), its first word and 4 to 12 as the number of words, and perhaps a last line that
+requests the ends:
 
     python -m launch.decode --config=configs/decode.py:toy --prompt=$'birds crow 7\nfish cod 6\nthen name the ends'
 
@@ -88,6 +89,6 @@ def toy() -> DecodeSettings:
     """The model of configs/sft.py:toy, with a question of its own form: rings of words (pasta_jax/toy/task.py)."""
     return changed(
         DecodeSettings(ModelSource(path="runs/toy/model")),
-        question="birds crow 7\nfruits plum 5\nfish cod 6\nthen name the ends",
+        question="birds crow 7\nfish cod 6\nfruits plum 5\nthen name the ends",
         decoding=dict(widths=()),  # the model is small: compiling more loops costs more time than they save
     )

@@ -9,9 +9,9 @@ An instruction names a few rings, each with the first word and the number of wor
 The answer counts down along each ring, whose order a model must learn, repeats the last word of each walk capitalised,
 and then collects those:
 
-    birds crow 7 gull 6 wren 5 hawk 4 jay 3 duck 2 swan 1 Swan
-    metals zinc 6 tin 5 gold 4 lead 3 iron 2 brass 1 Brass
-    ends birds Swan metals Brass
+    birds crow 7 finch 6 heron 5 gull 4 swan 3 raven 2 hawk 1 Hawk
+    metals zinc 6 cobalt 5 nickel 4 lead 3 brass 2 titanium 1 Titanium
+    ends birds Hawk metals Titanium
 
 Each token follows from a few others, so a small model learns the walks. Where a walk ends depends on all its steps, so
 the last line can be copied from finished walks but hardly predicted before. Hence the parts lose nothing by running in

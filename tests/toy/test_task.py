@@ -1,6 +1,7 @@
 """The toy task: problems depend on seed and number alone, grading finds every error, each word is one token."""
 
 import functools
+import inspect
 import re
 from collections import Counter
 
@@ -13,8 +14,10 @@ from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program, Sync, check
 from pasta_jax.lang.tags import escape
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
+from pasta_jax.toy import task
 from pasta_jax.toy.task import ENDS_REQUEST, HELD_OUT, LEVELS, RINGS, STYLES, WORDS, Problem, problems, ring, walk
 from pasta_jax.toy.tokenizer import toy_tokenizer
+from tests import ROOT
 
 MANY = problems(1, 0, 400, "medium")
 
@@ -44,6 +47,40 @@ def test_the_answer_follows_from_the_instruction_alone(level):
         assert problem.answer == solved(problem.instruction, LEVELS[level].words)
         assert problem.exact(problem.answer)
         assert all(problem.grade(problem.answer))
+
+
+def test_the_example_of_the_module_is_a_problem_and_its_answer():
+    question, answer = re.findall(r"(?:^ {4}.+\n)+", task.__doc__, re.MULTILINE)
+    instruction = inspect.cleandoc(question)
+    assert is_of_level(instruction, "large")
+    assert inspect.cleandoc(answer) + "\n" == solved(instruction, LEVELS["large"].words)
+
+
+def is_of_level(instruction: str, level: str) -> bool:
+    """Whether the level's problems may have this instruction."""
+    size, walks = LEVELS[level], [line.split() for line in instruction.split("\n") if line != ENDS_REQUEST]
+    at = [[*RINGS].index(name) for name, _, _ in walks]
+    lengths = range(size.steps[0], size.steps[1] + 1)
+    return (at == sorted(set(at)) and max(at) < size.rings) and all(
+        word in ring(name, size.words) and int(steps) in lengths for name, word, steps in walks
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "levels"),
+    [
+        ("configs/decode.py", ["medium", "medium"]),
+        ("notebooks/pasta_colab.ipynb", ["small", "medium"]),
+        ("docs/API.md", ["small"]),
+        ("docs/TOY.md", ["medium"]),
+    ],
+)
+def test_examples_ask_what_their_model_was_trained_on(file, levels):
+    text = (ROOT / file).read_text(encoding="utf-8").replace("\\\\n", "\n").replace("\\n", "\n").replace('\\"', '"')
+    questions = re.findall(r"""["'](birds \w+ \d+\n[^"']+)["']""", text)
+    assert [is_of_level(question, level) for question, level in zip(questions, levels, strict=True)] == [True] * len(
+        levels
+    )
 
 
 def test_a_problem_depends_on_seed_and_number_alone():
