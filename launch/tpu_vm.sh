@@ -2,7 +2,7 @@
 # Rent a TPU on Google Cloud, run a command on all of its hosts, and resume it whenever the TPU is taken away.
 #
 #   launch/tpu_vm.sh create NAME --zone=ZONE --type=v6e-8     ask for a TPU of this type; it waits in a queue
-#   launch/tpu_vm.sh setup  NAME --zone=ZONE                  copy the last commit to all hosts and install it there
+#   launch/tpu_vm.sh setup  NAME --zone=ZONE                  copy the last commit to all hosts, install it; runs/ stays
 #   launch/tpu_vm.sh run    NAME --zone=ZONE -- COMMAND       start a command on all hosts, in the background
 #   launch/tpu_vm.sh logs   NAME --zone=ZONE                  follow what it prints on the first host
 #   launch/tpu_vm.sh watch  NAME --zone=ZONE --type=v6e-8 -- COMMAND
@@ -107,8 +107,12 @@ delete() { do_it gcloud compute tpus queued-resources delete "$name" "${where[@]
 
 on_hosts() { do_it gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --worker="$1" --command="$2"; }
 
+# run.pid names the process, run.log has what it printed, run.code its exit code once it has ended.
+idle="if ! [ -e ~/run.code ] && kill -0 \$(cat ~/run.pid 2>/dev/null) 2>/dev/null; then echo 'a run is in progress' >&2; exit 1; fi; "
+
 # The images have Python 3.10, so uv fetches 3.12. An interrupted setup is completed by the next one.
-install='rm -rf pasta_jax && mkdir pasta_jax && tar -xzf pasta_jax.tar.gz -C pasta_jax && '
+install="${idle}mkdir -p pasta_jax && find pasta_jax -mindepth 1 -maxdepth 1 ! -name runs -exec rm -rf {} + && "
+install+='tar -xzf pasta_jax.tar.gz -C pasta_jax && '
 install+='python3 -m pip install --user --quiet uv && ~/.local/bin/uv python install --quiet 3.12 && '
 # shellcheck disable=SC2016  # the hosts expand it
 install+='PYTHON=$(~/.local/bin/uv python find 3.12) bash pasta_jax/launch/setup.sh --tpu --gcs --assets'
@@ -120,12 +124,10 @@ setup() {
     do_it rm -f "$archive" && on_hosts all "$install"
 }
 
-# run.pid names the process, run.log has what it printed, run.code its exit code once it has ended.
 run() {
   local inner
   inner="source .venv/bin/activate && $(line_of "${command[@]}"); echo \$? >~/run.code"
-  on_hosts all "if ! [ -e ~/run.code ] && kill -0 \$(cat ~/run.pid 2>/dev/null) 2>/dev/null; then echo 'a run is in progress' >&2; exit 1; fi; \
-cd pasta_jax && rm -f ~/run.code && { nohup setsid bash -c $(quoted "$inner") >~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
+  on_hosts all "${idle}cd pasta_jax && rm -f ~/run.code && { nohup setsid bash -c $(quoted "$inner") >~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
 }
 
 look='if [ -e ~/run.code ]; then cat ~/run.code; elif ! [ -e ~/run.pid ]; then echo fresh; '

@@ -20,7 +20,10 @@ case $all in
   *queued-resources\ describe*) line=$(answer requests); [[ $line != absent ]] && echo "$line" ;;
   *queued-resources\ delete*) kill -- -"$(cat "$HOME/run.pid")"; rm -f "$HOME"/run.* ;;
   *tpu-vm\ describe*) echo READY ;;
-  *uv\ python*) ;;
+  *tpu-vm\ scp*) cp "$5" "$HOME/pasta_jax.tar.gz" ;;
+  *uv\ python*)
+    line=${all##*--command=} && cd "$HOME" &&
+      bash -c "${line%%python3*}mkdir -p pasta_jax/.venv/bin" && touch pasta_jax/.venv/bin/activate ;;
   *tpu-vm\ ssh*) cd "$HOME" && bash -c "${all##*--command=}" ;;
 esac
 """
@@ -131,4 +134,18 @@ def test_a_second_run_is_refused_while_one_is_in_progress(home):
     assert tpu_vm(home, "run", "toy", "--zone=z", "--", "sleep", "60").returncode == 0
     second = tpu_vm(home, "run", "toy", "--zone=z", "--", "true")
     assert (second.returncode, second.stderr) == (1, "a run is in progress\n")
+    os.killpg(int((home / "run.pid").read_text()), 9)
+
+
+def test_setup_keeps_what_runs_have_written_and_disturbs_none(home):
+    for file in ("runs/toy/metrics.jsonl", "launch/old.py"):
+        (home / "pasta_jax" / file).parent.mkdir(parents=True)
+        (home / "pasta_jax" / file).touch()
+    assert tpu_vm(home, "setup", "toy", "--zone=z").returncode == 0
+    assert (home / "pasta_jax/runs/toy/metrics.jsonl").is_file()
+    assert (home / "pasta_jax/launch/sft.py").is_file()
+    assert not (home / "pasta_jax/launch/old.py").exists()
+    assert tpu_vm(home, "run", "toy", "--zone=z", "--", "sleep", "60").returncode == 0
+    again = tpu_vm(home, "setup", "toy", "--zone=z")
+    assert (again.returncode, again.stderr) == (1, "a run is in progress\n")
     os.killpg(int((home / "run.pid").read_text()), 9)
