@@ -41,7 +41,7 @@ def sharegpt_structure() -> FormSettings:
 
 
 def local() -> FormSettings:
-    """Your own pairs by their form, of any length, in the tokens of your model: source and model.path."""
+    """Your own pairs by their form, up to max_tokens long, in the tokens of your model: source and model.path."""
     return changed(
         FormSettings(),
         source="",
@@ -70,7 +70,7 @@ def own() -> FormSettings:
 
 
 def answers() -> FormSettings:
-    """A model's sequential answers by their form, of any length; launch.teach has dropped evaluation prompts before."""
+    """A model's sequential answers by their form, up to max_tokens long; launch.teach drops evaluation prompts."""
     return changed(
         pasta(),
         source="",

@@ -21,8 +21,6 @@ records that --config.base.prompts.records needs; an hour and 40 minutes on two 
 from configs import preference
 from pasta_jax.preference.settings import SweepSettings
 
-WEIGHTS = (1.0, 2.0, 4.0, 8.0, float("inf"))
-
 
 def toy() -> SweepSettings:
     """The toy task."""
@@ -32,7 +30,7 @@ def toy() -> SweepSettings:
 def toy_seeds() -> SweepSettings:
     """The toy task with three seeds; the table shows means and ranges."""
     fields = ("sample.seed+train.seed", "score.quality_weight")
-    return SweepSettings(preference.toy(), fields=fields, choices=((0, 1, 2), WEIGHTS))
+    return SweepSettings(preference.toy(), fields=fields, choices=((0, 1, 2), *SweepSettings().choices))
 
 
 def tiny() -> SweepSettings:
