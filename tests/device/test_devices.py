@@ -12,8 +12,13 @@ PLACES = ((0, 0, 0), (1, 0, 0))
 
 
 @pytest.mark.parametrize("kind", ["TPU v5 lite", "TPU v5", "TPU v6 lite", "TPU v4"])
-def test_a_device_has_the_figures_of_the_longest_name_it_begins_with(kind):
+def test_a_device_has_the_figures_of_its_kind(kind):
     assert share_of_chip([SimpleNamespace(device_kind=kind, coords=place) for place in PLACES]) == CHIPS[kind]
+
+
+@pytest.mark.parametrize("kind", ["TPU v4 lite", "NVIDIA H100 PCIe", "NVIDIA H200 NVL"])
+def test_a_slower_kind_has_not_the_figures_of_one_whose_name_it_begins_with(kind):
+    assert share_of_chip([SimpleNamespace(device_kind=kind)]) is None
 
 
 def test_cores_share_a_chip_cards_have_no_coordinates_and_a_cpu_no_figures():
