@@ -107,7 +107,7 @@ delete() { do_it gcloud compute tpus queued-resources delete "$name" "${where[@]
 
 on_hosts() { do_it gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --worker="$1" --command="$2"; }
 
-# run.pid names the process, run.log has what it printed, run.code its exit code once it has ended.
+# run.command has the command, run.pid its process, run.log what it printed, run.code its exit code once it has ended.
 idle="if ! [ -e ~/run.code ] && kill -0 \$(cat ~/run.pid 2>/dev/null) 2>/dev/null; then echo 'a run is in progress' >&2; exit 1; fi; "
 
 # The images have Python 3.10, so uv fetches 3.12. An interrupted setup is completed by the next one.
@@ -127,12 +127,15 @@ setup() {
 run() {
   local inner
   inner="source .venv/bin/activate && $(line_of "${command[@]}"); echo \$? >~/run.code"
-  on_hosts all "${idle}cd pasta_jax && rm -f ~/run.code && { nohup setsid bash -c $(quoted "$inner") >~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
+  on_hosts all "${idle}cd pasta_jax && rm -f ~/run.code && printf %s $(quoted "$(line_of "${command[@]}")") >~/run.command && \
+{ nohup setsid bash -c $(quoted "$inner") >~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
 }
 
-look='if [ -e ~/run.code ]; then cat ~/run.code; elif ! [ -e ~/run.pid ]; then echo fresh; '
-# shellcheck disable=SC2016
-look+='elif kill -0 $(cat ~/run.pid) 2>/dev/null; then echo running; else echo died; fi'
+# How the command is on the first host; fresh: what ran there last, if anything, was another one.
+look() {
+  on_hosts 0 "if [ \"\$(cat ~/run.command 2>/dev/null)\" != $(quoted "$(line_of "${command[@]}")") ]; then echo fresh; \
+elif [ -e ~/run.code ]; then cat ~/run.code; elif kill -0 \$(cat ~/run.pid) 2>/dev/null; then echo running; else echo died; fi"
+}
 
 logs() { on_hosts 0 'tail -n 100 -F run.log'; }
 
@@ -150,7 +153,7 @@ watch_dry() {
   echo "# ACTIVE: the state of the TPU"
   state_of_tpu
   echo "# READY: the state of the command"
-  on_hosts 0 "$look"
+  look
   echo "# fresh: install and start"
   setup
   run
@@ -172,7 +175,7 @@ watch() {
   while true; do
     if ! state=$(state_of_request 2>/dev/null); then state=absent; fi
     if [[ $state == ACTIVE ]]; then state=$(state_of_tpu 2>/dev/null) || state=unknown; fi
-    if [[ $state == READY ]]; then state=$(on_hosts 0 "$look" 2>/dev/null | tail -n 1) || state=unreachable; fi
+    if [[ $state == READY ]]; then state=$(look 2>/dev/null | tail -n 1) || state=unreachable; fi
     if [[ $state != "$latest" ]]; then say "$name: $state"; fi
     latest=$state
     case $state in

@@ -27,6 +27,10 @@ case $all in
   *tpu-vm\ ssh*) cd "$HOME" && bash -c "${all##*--command=}" ;;
 esac
 """
+# A commit with one file.
+GIT = """#!/usr/bin/env bash
+mkdir -p "$HOME/commit/launch" && touch "$HOME/commit/launch/sft.py" && tar -C "$HOME/commit" -czf "${5#--output=}" .
+"""
 
 
 @pytest.fixture
@@ -35,8 +39,9 @@ def home(tmp_path) -> Path:
     for name in ("bin", "pasta_jax/.venv/bin"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "pasta_jax/.venv/bin/activate").touch()
-    (tmp_path / "bin/gcloud").write_text(GCLOUD)
-    (tmp_path / "bin/gcloud").chmod(0o755)
+    for name, script in (("gcloud", GCLOUD), ("git", GIT)):
+        (tmp_path / "bin" / name).write_text(script)
+        (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "calls").touch()
     return tmp_path
 
@@ -149,3 +154,12 @@ def test_setup_keeps_what_runs_have_written_and_disturbs_none(home):
     again = tpu_vm(home, "setup", "toy", "--zone=z")
     assert (again.returncode, again.stderr) == (1, "a run is in progress\n")
     os.killpg(int((home / "run.pid").read_text()), 9)
+
+
+def test_watch_runs_another_command_than_the_one_that_has_ended(home):
+    (home / "requests").write_text("ACTIVE\n" * 99)
+    (home / "run.code").write_text("0\n")
+    flags = ["watch", "toy", "--zone=z", "--type=v6e-8", "--interval=1", "--restarts=0"]
+    for _ in range(2):
+        assert tpu_vm(home, *flags, "--", "bash", "-c", 'echo "$1" >>~/done', "-", "it's done").returncode == 0
+    assert (home / "done").read_text() == "it's done\n"
