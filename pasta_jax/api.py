@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import overload
 
-import numpy as np
 from jax.sharding import Mesh
 from rich.console import Console
 
@@ -72,8 +71,7 @@ class Answer:
 
     def text_of(self, thread: int) -> str:
         """What one thread wrote, main's topics aside; thread 0 is main."""
-        own = (self.trace.thread == thread) & ~self.trace.in_topic & ~self.trace.tags.is_close(self.trace.token)
-        return "".join(self.trace.text[i] for i in np.flatnonzero(own))
+        return self.trace.text_of(thread)
 
     def show(self) -> None:
         """Display the answer and a timeline of its threads: a picture in a notebook, coloured text on a terminal."""

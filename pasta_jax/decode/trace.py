@@ -105,6 +105,11 @@ class Trace:
         ids, _, cut = self._linear
         return ids[:cut] + [NO_TOKEN if id == self.tags.promise else id for id in ids[cut:]]
 
+    def text_of(self, thread: int) -> str:
+        """What one thread wrote, main's topics aside."""
+        own = (self.thread == thread) & ~self.in_topic & ~self.tags.is_close(self.token)
+        return "".join(self.text[i] for i in np.flatnonzero(own))
+
     def order(self) -> np.ndarray:
         """int [N]: the fed tokens in linear order, as indices into the arrays."""
         return np.array([i for i in self._linear[1] if i != NOT_FED], np.int64)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pasta_jax.decode.request import Event, Result
 from pasta_jax.decode.stop_texts import Reading
+from pasta_jax.decode.transcript import ThreadText
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.serve import logprobs
 from pasta_jax.tokenizers.tokenizer import Tokenizer
@@ -52,14 +53,10 @@ class Choice:
         if not self.threads:
             return [Delta(certain)] if certain else []
         if len(transcript.threads) > threads:
-            new = transcript.threads[-1]
-            return [
-                Delta("", {"thread": new.number, "topic": new.topic, "promised": 10 * new.tens, "step": event.step})
-            ]
+            return [Delta("", self._about(transcript.threads[-1], event.step))]
         thread = transcript.threads[event.thread]
-        about = {"thread": event.thread, "step": event.step}
+        about = self._about(thread, event.step)
         if event.thread:
-            about |= {"topic": thread.topic, "promised": 10 * thread.tens}
             about |= {"ended": True} if thread.ended else {}
             return [Delta(event.text, about)]
         if event.token == self._tags.sync:
@@ -68,13 +65,22 @@ class Choice:
             return []  # within a topic
         return [Delta(thread.text[main:], about)]
 
+    @staticmethod
+    def _about(thread: ThreadText, step: int) -> dict[str, Any]:
+        """What `pasta` carries of a thread in a stream."""
+        chunk = {"topic": thread.topic, "promised": 10 * thread.tens} if thread.number else {}
+        return {"thread": thread.number, "step": step} | chunk
+
     def finish(self, result: Result) -> list[Delta]:
-        """What is left when the answer has ended."""
+        """What is left when the answer has ended: of each thread, a character that was cut off with it."""
         self.result = result
         rest = self._reading.finish(result.text)
-        return [Delta(rest)] if rest and not self.threads else []
+        if not self.threads:
+            return [Delta(rest)] if rest else []
+        threads = [(one, result.trace.text_of(one.number)[len(one.text) :]) for one in self._reading.transcript.threads]
+        return [Delta(rest, self._about(one, one.step)) for one, rest in threads if rest]
 
-    def drawn(self, tokenizer: Tokenizer) -> logprobs.Drawn:
+    def drawn(self, tokenizer: Tokenizer) -> list[logprobs.Drawn]:
         """The scores of an answer that has ended and was scored."""
         return logprobs.drawn(self.result, tokenizer, self.text)
 

@@ -1,16 +1,24 @@
 """Log-probabilities of an answer's tokens as OpenAI's API writes them: of its text in reading order, without tags."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from pasta_jax.decode.request import Result, Score
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 LEAST = -9999.0  # as OpenAI writes what is next to impossible, or forbidden here
 
-Drawn = list[tuple[int, Score, int]]  # each token with where it ends in the text
+
+class Drawn(NamedTuple):
+    """A token of an answer's text."""
+
+    id: int
+    score: Score
+    thread: int
+    end: int  # where it ends in the text
 
 
-def drawn(result: Result, tokenizer: Tokenizer, text: str) -> Drawn:
+def drawn(result: Result, tokenizer: Tokenizer, text: str) -> list[Drawn]:
     """The tokens of an answer's text, which may be cut by a stop text, and their scores."""
     trace, length, tokens = result.trace, 0, []
     for at in trace.order().tolist():
@@ -22,16 +30,16 @@ def drawn(result: Result, tokenizer: Tokenizer, text: str) -> Drawn:
             continue
         if length > len(text):
             break
-        tokens.append((id, score, length))
+        tokens.append(Drawn(id, score, int(trace.thread[at]), length))
     return tokens
 
 
-def of_fields(result: Result, length: int) -> Drawn:
+def of_fields(result: Result, length: int) -> list[Drawn]:
     """The tokens of an answer's fields, field by field, and their scores; the text between them was not drawn."""
-    return [(*pair, length) for one in result.guests for pair in zip(one.ids, one.scores, strict=True)]
+    return [Drawn(*pair, 0, length) for one in result.guests for pair in zip(one.ids, one.scores, strict=True)]
 
 
-def of_chat(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
+def of_chat(tokens: Sequence[Drawn], tokenizer: Tokenizer, top: int) -> dict[str, Any]:
     """`logprobs` of a choice of chat completions, with so many alternatives."""
 
     def entry(id: int, logprob: float) -> dict[str, Any]:
@@ -41,22 +49,22 @@ def of_chat(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
 
     content = [
         entry(id, score.own) | {"top_logprobs": [entry(*other) for other in likeliest(score, top)]}
-        for id, score, _ in tokens
+        for id, score, *_ in tokens
     ]
     return {"content": content, "refusal": None}
 
 
-def of_text(tokens: Drawn, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
+def of_text(tokens: Sequence[Drawn], tokenizer: Tokenizer, top: int) -> dict[str, Any]:
     """`logprobs` of a choice of completions."""
     likely = [
         {_piece(tokenizer, id).decode("utf-8", "replace"): value for id, value in likeliest(score, top)}
-        for _, score, _ in tokens
+        for _, score, *_ in tokens
     ]
     return {
-        "tokens": [_piece(tokenizer, id).decode("utf-8", "replace") for id, _, _ in tokens],
-        "token_logprobs": [max(score.own, LEAST) for _, score, _ in tokens],
+        "tokens": [_piece(tokenizer, one.id).decode("utf-8", "replace") for one in tokens],
+        "token_logprobs": [max(one.score.own, LEAST) for one in tokens],
         "top_logprobs": likely if top else None,
-        "text_offset": [0, *(end for _, _, end in tokens)][: len(tokens)],
+        "text_offset": [0, *(one.end for one in tokens)][: len(tokens)],
     }
 
 

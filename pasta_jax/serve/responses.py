@@ -196,7 +196,7 @@ class ResponseWriter:
         tokens, end = deque(self._choice.drawn(self._tokenizer)), 0
         for item in self._items:
             end, mine = end + len(item.text), []
-            while tokens and tokens[0][2] <= end:
+            while tokens and tokens[0].thread == item.about["thread"] and tokens[0].end <= end:
                 mine.append(tokens.popleft())
             item.logprobs = logprobs.of_chat(mine, self._tokenizer, self._alternatives)["content"]
 
@@ -257,11 +257,6 @@ class ResponseWriter:
 
     def finish(self) -> Iterator[bytes]:
         """The events after the last token."""
-        said = "".join(item.text for item in self._items)
-        if self._choice.text.startswith(said) and (rest := self._choice.text[len(said) :]):
-            if self._main is None:
-                self._main = yield from self._begin({"thread": 0})
-            yield from self._add(self._main, rest)
         for item in self._items:
             if item.status == "in_progress":
                 cut_off = item is not self._main or self._choice.finish_reason != "stop"

@@ -279,7 +279,7 @@ class FieldsChoice(Choice):
         new = self._certain()
         return [] if self.threads else new
 
-    def drawn(self, tokenizer: Tokenizer) -> logprobs.Drawn:
+    def drawn(self, tokenizer: Tokenizer) -> list[logprobs.Drawn]:
         """The scores of its fields."""
         return logprobs.of_fields(self.result, len(self.text))
 

@@ -209,7 +209,7 @@ def test_a_character_that_a_tag_breaks_off_counts_in_the_text_and_one_of_a_topic
     tags = Chatty().tags
     token = np.array([97, 195, tags.promise, 195, tags.close(1), 98])
     trace = Mock(token=token, in_topic=np.array([0, 0, 0, 1, 0, 0], bool), text=("a", "", "\ufffd", "", "\ufffd", "b"))
-    trace.order.return_value = np.arange(len(token))
+    trace.order.return_value, trace.thread = np.arange(len(token)), 0 * token
     scores = [Score(-1.0, ())] * len(token)
     assert [end for *_, end in logprobs.drawn(Mock(trace=trace, scores=scores), Chatty(), "a\ufffdb")] == [1, 1, 3]
 
@@ -217,7 +217,7 @@ def test_a_character_that_a_tag_breaks_off_counts_in_the_text_and_one_of_a_topic
 def test_offsets_are_those_of_the_text_where_a_character_has_several_tokens():
     token = np.array([*"aé€b".encode()])
     trace = Mock(token=token, in_topic=np.zeros(len(token), bool), text=("a", "", "é", "", "", "€", "b"))
-    trace.order.return_value = np.arange(len(token))
+    trace.order.return_value, trace.thread = np.arange(len(token)), 0 * token
     result = Mock(trace=trace, scores=[Score(-1.0, ())] * len(token))
     written = logprobs.of_text(logprobs.drawn(result, Chatty(), "aé€b"), Chatty(), 0)
     assert written["text_offset"] == [0, 1, 1, 2, 2, 2, 3]

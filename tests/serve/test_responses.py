@@ -1,11 +1,20 @@
 """The Responses API with the official client: the answer of chat completions, as items that joined are the answer."""
 
+import collections
+import dataclasses
 import itertools
 import json
+from collections.abc import Iterator
 
 import pytest
 
+from pasta_jax.decode.request import Event, Request, Result, Score
+from pasta_jax.decode.trace import Trace, spell_next
+from pasta_jax.serve.choice import Choice
+from pasta_jax.serve.responses import ResponseBody, ResponseWriter
+from pasta_jax.tokenizers.tokenizer import Detokenizer
 from tests.helpers.serving import Server, export
+from tests.helpers.traces import TOKENIZER, random_traces
 
 KEY = "a key of this test"
 QUESTION = [{"role": "user", "content": "two birds"}]
@@ -92,6 +101,33 @@ def checked_stream(client, seed: int) -> bool:
         assert several[-3:] == ["output_text.done", "content_part.done", "output_item.done"]
         assert set(several[2:-3]) <= {"output_text.delta"}
     return order != sorted(order)
+
+
+def events_of(trace: Trace) -> Iterator[Event]:
+    """As they are reported while it is decoded: with whole characters only."""
+    readers = collections.defaultdict(lambda: Detokenizer(TOKENIZER))
+    for token, thread, step in zip(trace.token.tolist(), trace.thread.tolist(), trace.step.tolist(), strict=True):
+        yield Event(0, thread, token, step, spell_next(readers[thread], TOKENIZER.tags, token))
+
+
+def test_items_have_their_own_tokens_and_all_text_where_an_answer_is_cut_off_within_characters():
+    asked = ResponseBody("why?", include=["message.output_text.logprobs"])
+    for untimed, *_ in random_traces(300):
+        trace = dataclasses.replace(untimed, rounds=((0, 0.0),))
+        scores = tuple(Score(-float(number), ()) for number in range(len(trace.token)))
+        result = Result(0, trace.program().strip(), trace.finish_reason, trace, scores=scores)
+        choice = Choice(TOKENIZER.tags, (), threads=True)
+        writer = ResponseWriter("toy", asked, Request((), 1, sequential=False), choice, TOKENIZER)
+        deltas = [delta for event in events_of(trace) for delta in choice.push(event)]
+        for delta in [*deltas, *choice.finish(result)]:
+            collections.deque(writer.push(delta), 0)
+        collections.deque(writer.finish(), 0)
+        items = [(item["pasta"]["thread"], item["content"][0]) for item in writer.whole()["output"]]
+        assert "".join(part["text"] for _, part in items) == result.text
+        at = [(thread, -int(token["logprob"])) for thread, part in items for token in part["logprobs"]]
+        assert all(trace.thread[number] == thread for thread, number in at)
+        silent = trace.in_topic | trace.tags.is_tag(trace.token)
+        assert [number for _, number in at] == [number for number in trace.order().tolist() if not silent[number]]
 
 
 def test_the_clients_own_accumulation_of_a_stream_is_the_response(client):
