@@ -20,18 +20,19 @@ SEQUENTIAL, ASYNCHRONOUS = "sequential", "asynchronous"
 
 
 def compare(
-    job: Job, model: Model, baseline: Model | None, request: Request, settings: DecodeSettings
+    job: Job, model: Model, request: Request, baseline: tuple[Model, Request] | None, settings: DecodeSettings
 ) -> list[AnswerRecord]:
     """Decode, print and write both answers: the sequential one's record, then the asynchronous one's.
 
-    The sequential answer is the baseline's, or without one the model's own. Both are compiled before. On a terminal,
-    the first asynchronous answer is shown while it is decoded.
+    The sequential answer is the baseline's, to the same prompt in its own ids, or without one the model's own. Both are
+    compiled before. On a terminal, the first asynchronous answer is shown while it is decoded.
     """
     if model.positions is None and request.sequential:
         raise PastaError(f"--compare: {model.name} was not trained on the tags, so it has no asynchronous answer")
-    asynchronous, sequential = (dataclasses.replace(request, sequential=on) for on in (False, True))
-    sides = {SEQUENTIAL: (baseline or model, sequential), ASYNCHRONOUS: (model, asynchronous)}
-    slots = max(slots_for(model, [each], settings.decoding) for each in (asynchronous, sequential))
+    other, asked = baseline or (model, request)
+    asynchronous = dataclasses.replace(request, sequential=False)
+    sides = {SEQUENTIAL: (other, dataclasses.replace(asked, sequential=True)), ASYNCHRONOUS: (model, asynchronous)}
+    slots = max(slots_for(side, [each], settings.decoding) for side, each in sides.values())
     config = dataclasses.replace(settings.decoding, lanes=1, slots=slots)  # the same for one token as for all
     with doing("compiling"):
         for side, each in sides.values():

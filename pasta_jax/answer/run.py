@@ -46,9 +46,11 @@ def run(settings: DecodeSettings, job: Job) -> list[AnswerRecord]:
         about = depends_on(settings, model, job, unasked)
         return answer_many(job, model, requests, settings, about)
     if job.compare:
-        other = settings.baseline.preset or settings.baseline.path
-        baseline = load(settings.baseline, only_decoding=True, mesh=mesh) if other else None
-        return compare(job, model, baseline, requests[0], settings)
+        baseline = None
+        if settings.baseline.preset or settings.baseline.path:
+            other = load(settings.baseline, only_decoding=True, mesh=mesh)
+            baseline = other, request_for(other, settings, job.prompts[0], unasked)
+        return compare(job, model, requests[0], baseline, settings)
     if job.program is None:
         items = stream(model, requests, settings.decoding, settings.round_steps)
     else:

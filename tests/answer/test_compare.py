@@ -14,7 +14,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-from tests.helpers.traces import TOKENIZER, tiny_model, traced
+from tests.helpers.traces import TOKENIZER, Chatty, tiny_model, traced
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 
@@ -81,6 +81,17 @@ def test_the_sequential_answer_is_the_baselines_where_there_is_one(answer, decod
     sides = [(model.positions, request.sequential) for model, request, _ in decoded]
     assert sides == 2 * [(None, True), (PREDICTED, False)]
     assert "=== baseline, sequential" in out
+
+
+def test_a_baseline_reads_the_prompt_in_the_ids_of_its_own_tokenizer(answer, decoded, monkeypatch):
+    tokenizer = Chatty()
+    tokenizer.encode = lambda text: [*text.upper().encode()]
+    other = dataclasses.replace(tiny_model(), name="other", tokenizer=tokenizer)
+    load = pipeline.load
+    monkeypatch.setattr(pipeline, "load", lambda source, **given: other if source.path else load(source, **given))
+    answer(prompt="hello", compare=True, overrides={"baseline.path": "p", "compare_passes": 1})
+    asked = {(model.name, bytes(request.prompt_ids)) for model, request, _ in decoded}
+    assert asked == {("other", b"USER: HELLO\n"), ("tiny", b"user: hello\n")}
 
 
 def test_on_a_terminal_the_first_asynchronous_answer_is_shown_while_it_is_decoded(answer, decoded):
