@@ -257,7 +257,7 @@ def _compiling_is_announced() -> Iterator[None]:
 
 def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
     """Whether this is one prompt, not a list of them."""
-    if isinstance(prompt, str) or not hasattr(prompt, "__getitem__"):
+    if isinstance(prompt, str | Mapping) or not hasattr(prompt, "__getitem__"):
         return True
     return len(prompt) > 0 and (isinstance(prompt[0], Integral | Mapping) or _is_pair(prompt[0]))
 

@@ -233,6 +233,7 @@ def test_the_package_exports_the_api():
         ("why?", {"stop": ["a"] * 5}, "stop"),
         (None, {}, "prompt 0: expected text, token ids or messages, got NoneType"),
         ([None], {}, "prompt 0: expected text"),
+        ({"role": "user", "content": "why?"}, {}, "prompt 0: message 1: expected"),
         ([[]], {}, "prompt 0: empty"),
         ([3, "x"], {}, "prompt 0: message 1: expected"),
         ([{"role": "user"}], {}, 'prompt 0: message 1: expected .role, text. or {"role": ..., "content": ...}'),
