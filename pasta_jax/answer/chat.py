@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.answer.show import show_text, show_threads
-from pasta_jax.decode.engine import Cancelled, Engine, Item, open_engine
+from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, Item, open_engine
 from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.request import Event, Request, Result, template
 from pasta_jax.decode.topics import limits_topics
@@ -132,7 +132,11 @@ def _write_trace(path: Path, result: Result) -> None:
 def answer(chat: Chat, question: str) -> None:
     """Ask, show the answer while it is decoded, and remember both. Ctrl-C stops it; what was written is kept."""
     items: queue.Queue[Sequence[Item]] = queue.Queue()
-    number = chat.engine.submit(chat.request(question), chat.settings.round_steps, items.put)
+    try:
+        number = chat.engine.submit(chat.request(question), chat.settings.round_steps, items.put)
+    except EngineClosed:
+        chat.engine.wait()  # raises what ended it
+        raise
     result: Item | None = None  # the latest item; no event once the answer has ended
 
     def received() -> Iterator[Item]:

@@ -121,6 +121,20 @@ def test_programs_are_compiled_while_the_first_question_is_typed(converse, monke
     assert waited == ["reading the prompt"]
 
 
+def test_what_kept_programs_from_being_compiled_ends_the_chat(converse, monkeypatch):
+    """It was known before the first question, and no other one would be answered."""
+
+    def ended(*arguments, **options):
+        opened = engine.open_engine(*arguments, **options)
+        opened._thread.join(20)
+        return opened
+
+    monkeypatch.setattr(engine, "DeviceLoop", Mock(side_effect=MemoryError("no room")))
+    monkeypatch.setattr(chat, "open_engine", ended)
+    with pytest.raises(MemoryError, match="no room"):
+        converse("why?")
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_chat(converse, monkeypatch):
     """At the prompt, before the first token, and in the middle."""
     gets = []
