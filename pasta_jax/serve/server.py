@@ -63,6 +63,7 @@ def bound(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen()  # two sockets that don't listen may be bound to one port
     except (OSError, UnicodeError) as error:  # the latter for a host that is no name
         if listening is not None:
             listening.close()

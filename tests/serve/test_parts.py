@@ -55,8 +55,7 @@ def test_text_ends_before_the_stop_text_that_is_complete_first_however_it_is_div
 
 
 def test_a_port_in_use_and_a_wrong_host_are_one_line():
-    with bound("127.0.0.1", 0) as listening:
-        listening.listen()
+    with bound("127.0.0.1", 0) as listening:  # as while a model is loaded
         port = listening.getsockname()[1]
         with pytest.raises(
             PastaError, match=rf"^127\.0\.0\.1:{port}: Address already in use; choose another --config\.host"
