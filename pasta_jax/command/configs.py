@@ -30,6 +30,8 @@ def load(name: str, root: Path = Path(), default: str = "configs/decode.py") -> 
         example = f"{default}:{path}" if path.isidentifier() else default
         raise PastaError(f"--config: {error}; pass file.py:variant, as --config={example}") from None
     functions = variants(module)
+    if not functions:
+        raise PastaError(f"--config={name}: has no variant; add a function that returns settings, as {default} does")
     if variant not in ("", *functions):
         raise PastaError(f"--config={name}: unknown variant; choose one of {', '.join(functions)}")
     return module, functions[variant or next(iter(functions))]()

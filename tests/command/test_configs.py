@@ -70,6 +70,12 @@ def test_an_unknown_variant_or_file_is_refused(file, name, message):
         configs.load(file + name)
 
 
+def test_a_file_without_a_variant_is_refused(tmp_path):
+    (tmp_path / "x.py").write_text("from pathlib import Path\n\ndef _hidden(): ...\n")
+    with pytest.raises(PastaError, match=r"^--config=.*x\.py: has no variant; add a function that returns settings"):
+        configs.load(str(tmp_path / "x.py"))
+
+
 def test_a_file_is_found_from_any_folder_and_one_here_comes_first(file, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
