@@ -56,6 +56,7 @@ def test_the_manifests_agree_with_the_image_and_the_settings():
     assert f"EXPOSE {port}\n" in image
     assert pod["terminationGracePeriodSeconds"] > ServeSettings().limits.drain_s
     assert f"--config.key_variable={container['env'][0]['name']}" in image
+    assert "annotations" not in deployment["spec"]["template"]["metadata"]  # by which Prometheus reads without a key
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
     for folder in re.findall(r"^COPY (\w+) \w+$", image, re.MULTILINE):
         assert (ROOT / folder).is_dir()
