@@ -12,6 +12,7 @@ from typing import Any
 
 from pasta_jax.answer.prompts import Prompt, read_prompts_file
 from pasta_jax.answer.settings import FillSettings
+from pasta_jax.decode.request import Event
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import Filled, Seen, fill_all, template_of
@@ -98,8 +99,17 @@ def shown(model: Model, texts: int) -> Iterator[Seen | None]:
     if texts > 1 or not sys.stdout.isatty():
         yield None
         return
-    with quiet(), LiveView(model.tokenizer.tags, following()) as view:
-        yield view.write
+    with contextlib.ExitStack() as stack, LiveView(model.tokenizer.tags, following()) as view:
+        is_first = True
+
+        def see(field: str, event: Event) -> None:
+            nonlocal is_first
+            if is_first:  # until now, it was said what goes on
+                stack.enter_context(quiet())
+            is_first = False
+            view.write(field, event)
+
+        yield see
 
 
 def waits(after: Sequence[str]) -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 """launch.fill on a tiny model: records in order, resumed, and mistakes on one line."""
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ from absl.testing import flagsaver
 from configs.fill import smollm2_135m
 from pasta_jax.answer import fill as pipeline
 from pasta_jax.answer.prompts import Prompt
+from pasta_jax.decode.request import Event
 from pasta_jax.errors import PastaError
 from pasta_jax.fields import fill as fields_fill
 from pasta_jax.fields.schema import form_of
@@ -53,6 +55,18 @@ def test_the_fields_of_one_text_are_seen_as_they_grow(run, monkeypatch):
     kind = "".join(text for field, text in seen if field == "kind")
     assert {field for field, _ in seen} == {"kind", "n"}
     assert record["value"]["kind"] in kind
+
+
+def test_what_goes_on_is_said_until_the_first_token(monkeypatch):
+    calls = []
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(pipeline, "quiet", lambda: calls.append("quiet") or contextlib.nullcontext())
+    monkeypatch.setattr(pipeline.LiveView, "write", lambda view, field, event: calls.append(field))
+    with pipeline.shown(tiny_model(), 1) as seen:
+        assert calls == []
+        for field in ("kind", "n"):
+            seen(field, Event(0, 1, 65, 1, "x"))
+    assert calls == ["quiet", "kind", "n"]
 
 
 def test_a_stopped_run_goes_on_and_equals_one_that_was_not(run, monkeypatch):
