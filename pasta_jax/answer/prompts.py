@@ -27,7 +27,7 @@ class Prompt:
 
 
 def read_prompt(prompt: str | None) -> Prompt:
-    """The prompt of the --prompt flag or of stdin; a blank one is refused."""
+    """The prompt of the --prompt flag or of stdin, whose last line break is not part of it; a blank one is refused."""
     if prompt is None:
         raise PastaError("--prompt is missing: pass the question, or - to read it from stdin")
     if prompt == "-":
@@ -35,7 +35,7 @@ def read_prompt(prompt: str | None) -> Prompt:
             content = sys.stdin.buffer.read(MOST_BYTES + 1)
             if len(content) > MOST_BYTES:
                 raise PastaError(f"stdin: has more than {MOST_BYTES:,} bytes; write a shorter question")
-            prompt = content.decode()
+            prompt = content.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise PastaError(f"stdin: byte {error.start} is not UTF-8; convert the text to UTF-8") from None
     if not prompt.strip():

@@ -267,8 +267,9 @@ def test_json_is_not_replayed_as_text(tmp_path, name, text):
 
 
 def test_a_prompt_comes_from_stdin(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é?".encode())))
-    assert read_prompt("-").text == "é?"
+    for end in ("", "\n", "\r\n"):  # as echo and editors write
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"é\n?{end}".encode())))
+        assert read_prompt("-").text == "é\n?"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff")))
     with pytest.raises(PastaError, match="stdin: byte 1 is not UTF-8"):
         read_prompt("-")
