@@ -7,8 +7,10 @@ from pathlib import Path
 from pasta_jax.annotate import cues, endpoint, hiding, likelihood, outline, own, prompt, structural
 from pasta_jax.annotate.run import Annotate, Annotation, Unanswered
 from pasta_jax.annotate.settings import EndpointSettings, ToyProblems, Weighing
+from pasta_jax.annotate.verify import NOT_ENCODABLE
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import messages, read_records
+from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.lang import words
 from pasta_jax.lang.program import Program
@@ -89,6 +91,11 @@ def by_likelihood(pairs: Sequence[Pair], records: Path, source: ModelSource, wei
         model = load(source)
         for number in numbers:
             pair = pairs[number]
+            try:  # another tokenizer may have counted the records
+                model.tokenizer.chat(messages(pair)), model.tokenizer.encode(pair.response)
+            except PastaError as error:
+                yield number, {"failure": NOT_ENCODABLE, "detail": str(error)}
+                continue
             proposal = Program.parse(programs[pair.id])
             program, evidence = likelihood.prune(model, messages(pair), proposal, weighing)
             yield number, {"program": program.render(), "evidence": evidence}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_jax.annotate.run import Annotation
+from pasta_jax.annotate.verify import NOT_ENCODABLE
 from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.errors import PastaError
 from pasta_jax.files.jsonl import read
@@ -56,6 +57,8 @@ def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Annotation:
         parts = [kept(part, tokenizer) if isinstance(part, Chunk) else part for part in program.parts]
     except LangError as error:
         return {"failure": error.rule, "detail": error.fix}
+    except PastaError as error:
+        return {"failure": NOT_ENCODABLE, "detail": str(error)}
     promised = [10 * part.tens for part in program.parts if isinstance(part, Chunk)]
     return {"program": Program(tuple(parts)).render(), "evidence": {"promised": promised}}
 

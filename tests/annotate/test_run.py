@@ -11,16 +11,18 @@ import pytest
 
 from configs import annotate as variants
 from launch import annotate
-from pasta_jax.annotate import pipeline, run
+from pasta_jax.annotate import annotators, pipeline, run
 from pasta_jax.annotate.results import Skipped, write_results
 from pasta_jax.annotate.run import Unanswered, collect_answers
-from pasta_jax.annotate.verify import TEXT_CHANGED, Refusal, verify
+from pasta_jax.annotate.settings import EndpointSettings, Weighing
+from pasta_jax.annotate.verify import NOT_ENCODABLE, TEXT_CHANGED, Refusal, verify
 from pasta_jax.data.pairs import Pair, Unreadable
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages, remote
 from pasta_jax.files.remote import path_of
 from pasta_jax.llm.cache import Cost
+from pasta_jax.llm.client import Client
 from pasta_jax.progress import Progress
 from pasta_jax.runs.settings import changed
 from pasta_jax.toy.tokenizer import toy_tokenizer
@@ -29,8 +31,8 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from tests.helpers import bucket
 from tests.helpers.models import TINY, random_params
-from tests.helpers.records import toy_records
-from tests.helpers.traces import Chatty
+from tests.helpers.records import record_of, toy_records
+from tests.helpers.traces import Chatty, Refusing
 
 PAIRS = [Pair(f"id{n}", "", f"what {n}", f"answer {n} é\n", "mine") for n in range(12)]
 ABOUT = {"annotator": "by hand", "code": "1"}
@@ -147,6 +149,28 @@ def test_records_at_gs_are_read_as_they_were_written(monkeypatch, tmp_path):
     assert pipeline.run(again, tmp_path / "again").kept == 3
     own = changed(first, annotator="own")
     assert pipeline.run(own, tmp_path / "own").kept == 3
+
+
+@pytest.mark.parametrize("kind", ["a model behind an API", "own", "likelihood"])
+def test_a_text_without_ids_is_refused_and_ends_no_run(kind, tmp_path, monkeypatch):
+    chunk = '<promise topic="it" tokens=9 /><async> un dé pipé pour deux.</async>'
+    annotated = "So:<async topic='it'> un dé pipé pour deux.</async>"
+    tokenizer, pair = Refusing(), Pair.of("", "Why?", "So: un dé pipé pour deux.", "mine")
+    if kind == "own":
+        row = {"prompt": "Why?", "text": pair.response, "program": f"So:{chunk}", "finish_reason": "stop"}
+        (tmp_path / "a.jsonl").write_text(json.dumps(row))
+        annotator = annotators.by_own_answers([pair], tmp_path / "a.jsonl", tokenizer)
+    elif kind == "likelihood":
+        monkeypatch.setattr(annotators, "load", lambda _: SimpleNamespace(tokenizer=tokenizer))
+        (tmp_path / "r.jsonl").write_text(record_of(annotated, pair.response, id=pair.id).json())
+        annotator = annotators.by_likelihood([pair], tmp_path / "r.jsonl", ModelSource(), Weighing())
+    else:
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        monkeypatch.setattr(Client, "chat", lambda *_: annotated)
+        annotator = annotators.by_language_model([pair], tokenizer, EndpointSettings(), tmp_path / "cache")
+    [(_, answer)] = annotator.annotate([0], Progress("", 1))
+    refusal = verify(pair, answer, tokenizer, 999, kind, "train")
+    assert (refusal.reason, refusal.detail) == (NOT_ENCODABLE, "no ids for é")
 
 
 def test_a_model_that_cannot_be_trained_is_refused_before_annotating(tmp_path):

@@ -18,7 +18,7 @@ from pasta_jax.lang.tags import escape, escape_topic, tens_for
 from tests.helpers.examples import examples
 from tests.helpers.malformed import ANNOTATIONS, SOURCE
 from tests.helpers.programs import texts
-from tests.helpers.traces import Chatty
+from tests.helpers.traces import Chatty, Refusing
 
 TOKENIZER = Chatty()
 PAIR = Pair("7", "Be brief.", "what", SOURCE, "mine")
@@ -82,12 +82,6 @@ def test_text_that_a_tokenizer_does_not_round_trip_is_refused():
     assert isinstance(judge("un dé pipé", pair), Record)
     refusal = verify(pair, {"text": "un dé pipé"}, Lossy(), 10_000, "x", "train")
     assert (refusal.place, refusal.reason) == ("program, line 1, column 5", verification.NOT_ENCODABLE)
-
-    class Refusing(Chatty):
-        def encode(self, text: str) -> list[int]:
-            if "é" in text:
-                raise PastaError("no ids for é")
-            return super().encode(text)
 
     assert verify(pair, {"text": "un dé pipé"}, Refusing(), 10_000, "x", "train").reason == verification.NOT_ENCODABLE
 

@@ -10,6 +10,7 @@ import numpy as np
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.trace import Trace
+from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.oracle import decoding
@@ -42,6 +43,15 @@ class Chatty(ByteTokenizer):
 
     def prompt_ids(self, text: str) -> list[int]:
         return self.encode(text)
+
+
+class Refusing(Chatty):
+    """One that has no ids for é, as SmolLM2's has none for some control characters."""
+
+    def encode(self, text: str) -> list[int]:
+        if "é" in text:
+            raise PastaError("no ids for é")
+        return super().encode(text)
 
 
 @functools.cache
