@@ -11,6 +11,7 @@ from pasta_jax.runs.settings import changed
 from pasta_jax.teaching import prompts as chosen
 from pasta_jax.teaching import run
 from pasta_jax.teaching.settings import TeachSettings
+from pasta_jax.teaching.stages import PROMPTS
 from pasta_jax.weights.settings import ModelSource
 
 
@@ -35,7 +36,7 @@ def teach(
             raise PastaError("teach: prompts must be texts that are not blank; pass at least one")
         folder.mkdir(parents=True, exist_ok=True)
         file, lines = folder / "given.jsonl", chosen.of_prompts(texts)
-        if file.exists() and file.read_text("utf-8") != lines:
+        if (folder / PROMPTS).exists() and file.exists() and file.read_text("utf-8") != lines:
             raise PastaError(f"{folder}: was started with other prompts; use another workdir, or the same prompts")
         write_whole(file, lines)
     asked = changed(TeachSettings(source), "teach", **{"prompts.file": os.fspath(file)} | settings)

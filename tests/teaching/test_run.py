@@ -250,6 +250,17 @@ def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_
     for texts, message in (([" "], "not blank"), ([], "at least one")):
         with pytest.raises(PastaError, match=message):
             pasta.teach("smollm2_135m", texts, tmp_path)
+    (tmp_path / "prompts.jsonl").touch()  # chosen from them
     with pytest.raises(PastaError, match="was started with other prompts"):
         pasta.teach(folder / "mine", QUESTIONS[1:], tmp_path)
     assert len(read_prompts_file(Path(settings.prompts.file))) == len(QUESTIONS)
+
+
+def test_more_prompts_are_accepted_where_too_few_were_refused(folder, tmp_path, monkeypatch):
+    """As the refusal asks for."""
+    monkeypatch.setattr(run, "stages", lambda *_: [])
+    with pytest.raises(PastaError, match="of 2 none is held out to evaluate with; name more prompts"):
+        pasta.teach(folder / "mine", QUESTIONS[:2], tmp_path)
+    pasta.teach(folder / "mine", QUESTIONS, tmp_path)
+    with pytest.raises(PastaError, match="was started with other prompts"):
+        pasta.teach(folder / "mine", QUESTIONS[1:], tmp_path)
