@@ -169,7 +169,10 @@ def _for_all_readers(part: re.Match[str]) -> str:
     if operator := re.search(r"\[|&&|--|~~", re.sub(r"\\.", "x", inner, flags=re.DOTALL)):
         raise PastaError(f"pattern: {operator[0]} within [ ] has several meanings; put backslashes before it")
     sets = _NEGATED if negated else _POSITIVE
-    inner = re.sub(r"\\(.)", lambda one: sets.get(one[1], one[0]), inner, flags=re.DOTALL)
+    # A - before a set of characters stands for itself.
+    inner = re.sub(
+        r"\\(.)|-(?=\\[dwsDWS])", lambda one: sets.get(one[1], one[0]) if one[1] else r"\-", inner, flags=re.DOTALL
+    )
     return f"[{negated}{inner}]"
 
 

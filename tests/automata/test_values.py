@@ -117,6 +117,19 @@ def test_classes_may_hold_what_separates_alternatives():
         values.matching("." * 1001)
 
 
+def test_a_hyphen_before_a_set_of_characters_stands_for_itself():
+    """As JavaScript reads it; Python refuses it. It is no range up to the [ that begins our form of the set."""
+    for pattern, plain in (
+        (r"^[+-\d]$", r"^[-+\d]$"),
+        (r"^[ -\w]$", r"^[- \w]$"),
+        (r"^[\\-\s]$", r"^[-\\\s]$"),
+        (r"^[^+-\D]$", r"^[^-+\D]$"),
+    ):
+        automaton = values.matching(pattern)[0]
+        for text in [*map(chr, range(0x20, 0x7F)), "5]", "A]"]:
+            assert accepts(automaton, json.dumps(text)) == (re.search(plain, text, re.ASCII) is not None), text
+
+
 def time_of_children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
