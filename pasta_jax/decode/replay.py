@@ -78,6 +78,7 @@ def prepare(
 ) -> tuple[DecodeState, LoopSpec, Script]:
     """Everything `run` needs, with every program's prompt in its lane."""
     requests = [request_for(prompt, ids) for prompt, ids in zip(prompts, programs, strict=True)]
+    config = dataclasses.replace(config, forks="eager")  # as in `stream`: no prices are measured
     slots = slots_for(model, requests, config)
     spec = loop_spec(model, config, slots, sequential=config.rows == 1)
     state = new_state(model, len(requests), slots, keep_hidden, drafts=spec.drafts)

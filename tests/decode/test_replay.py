@@ -145,6 +145,13 @@ def test_replay_returns_the_same_logits():
         np.testing.assert_allclose(logits_NxV, expected, atol=1e-5, rtol=0)
 
 
+def test_a_replay_admits_no_forks_since_it_measures_no_prices():
+    model, config = toy(dataclasses.replace(TOY, layers=1)), DecodeConfig(2, 4, 0, forks="admitted", packed=(4,))
+    state, spec, script = prepare(model, *map(list, zip(*random_pairs(2, seed=7), strict=True)), config, False)
+    step = functools.partial(run, config=model.config, spec=spec, script=script)
+    assert jax.eval_shape(step, model.params, state, np.int32(1), np.False_).step.shape == (2,)
+
+
 def test_a_wrong_mask_or_wrong_positions_exceed_the_tolerance():
     """The tolerance of 1e-5 is tight: one token more or less in view, or one position off, changes logits by 1e-3."""
     model = toy()
