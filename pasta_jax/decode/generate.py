@@ -71,7 +71,7 @@ def stream(
         model,
         dataclasses.replace(config, lanes=lanes),
         slots,
-        sequential=config.rows == 1 if with_guests else not with_topics,
+        sequential=not with_topics and (config.rows == 1 or not with_guests),
         topics=any(limits_topics(request.rules) for request in with_topics),
         guests=room_for([request.automaton for request in with_guests if request.automaton]) if with_guests else None,
         extras=any(request.bias or request.scored for request in requests),

@@ -188,6 +188,13 @@ def test_guests_that_begin_beside_drafts_leave_room_for_their_step(monkeypatch):
     assert len(loop.running) == 3
 
 
+def test_threads_of_others_are_refused_without_a_row_for_them():
+    """Else main would promise chunks that are never written."""
+    other = Request((1, 2), TOKENS, sequential=False)
+    with pytest.raises(PastaError, match="rows 1: chunks need a row"):
+        stream(toy(), [request_of([Ask((1, 2)), Ask((1, 3))], template(0, 0.0)), other], DecodeConfig(2, 1, 256), 1)
+
+
 def test_what_does_not_fit_is_refused():
     model, own = tiny_model(), template(0, 0.0)
     with pytest.raises(PastaError, match="the context is 512"):
