@@ -80,7 +80,8 @@ def advance(
     if guests is not None:
         is_guest = in_chunk & (guests.count > 0)[:, None]
         guests, is_complete = followed(guests, rows, next_token)
-        own, cut = is_complete | stops, count >= guests.budget[:, None]
+        cut = count >= guests.budget[:, None]  # this token is one too many; a stop id is none of the answer
+        own = stops | (is_complete & ~cut)
         status = jnp.where(is_guest, jnp.where(own | cut, DONE, LIVE), status)
         closed = jnp.where(is_guest, jnp.where(own, OWN, jnp.where(cut, BUDGET, OPEN)), closed)
     threads = put(

@@ -92,7 +92,7 @@ def by_oracle(ids: tuple[int, ...], pattern: str, rules: Rules) -> list[int]:
         fields = {field.name: np.asarray([getattr(rules, field.name)]) for field in dataclasses.fields(rules)}
         of_row = Rules(**{name: value.astype(np.uint32) if name == "seed" else value for name, value in fields.items()})
         token = int(draw(logits_1xV, of_row, np.array([0]), np.array([number]))[0])
-        if token == 324:
+        if token == 324 or number == TOKENS:
             return written
         written.append(token)
         after = bytes(written).decode(errors="replace")
@@ -100,7 +100,7 @@ def by_oracle(ids: tuple[int, ...], pattern: str, rules: Rules) -> list[int]:
         goes_on = any(complete.fullmatch(after + chr(more), partial=True) for more in range(32, 127))
         if matcher.fullmatch(after) and not (complete.fullmatch(after) and goes_on):
             return written
-    return written[:TOKENS]
+    return written
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
@@ -116,6 +116,15 @@ def test_values_are_those_of_an_oracle_without_pool_and_automaton(temperature):
         assert list(guest.ids) == by_oracle(ids, pattern, rules), (pattern, guest)
         if guest.complete:
             json.JSONDecoder().raw_decode(guest.text)
+
+
+def test_a_value_has_no_more_tokens_than_it_may_have():
+    model = tiny_model()
+    automaton = over_tokens(values.choice(["abcdefgh"]), pieces(model.tokenizer, model.config.vocab))  # of 10 bytes
+    for most in (9, 10):
+        own = dataclasses.replace(template(0, 0.0), max_tokens=most)
+        [result] = generate(model, [request_of([Ask((1, 2), automaton)], own)], DecodeConfig(1, 3, 512))
+        assert [(len(one.ids), one.complete) for one in result.guests] == [(most, most == 10)]
 
 
 def test_events_and_trace_have_each_token_once():
