@@ -29,7 +29,6 @@ class TokenAutomaton:
     mask_of: np.ndarray  # int32 [S]: the mask of a state
     masks: np.ndarray  # uint32 [K, V / 32]: bit i of word w: id 32 w + i may follow
     done: np.ndarray  # bool [S]: the value is complete, and nothing follows
-    accepts: np.ndarray  # bool [S]: the value is complete, and may go on
     kind: np.ndarray  # uint8 [S]
     least: np.ndarray  # int32 [S]
     most: np.ndarray  # int32 [S]
@@ -67,8 +66,7 @@ def over_tokens(automaton: Automaton, pieces: Pieces, starts: Sequence[bytes] = 
     if len(masks) > MOST_MASKS:
         raise PastaError(f"needs more than {MOST_MASKS:,} masks; make it simpler")
     stacked = np.stack(masks or [np.zeros(pieces.size // 32, np.uint32)])
-    accepts = whole.accepts & ~done
-    arrays = (table.astype(np.int16), mask_of, stacked, done, accepts, whole.kind, whole.least, whole.most)
+    arrays = (table.astype(np.int16), mask_of, stacked, done, whole.kind, whole.least, whole.most)
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())
