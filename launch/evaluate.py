@@ -24,6 +24,10 @@ def main(settings: EvaluateSettings | ToyEvaluationSettings) -> None:
     on_toy_task = isinstance(settings, ToyEvaluationSettings)
     if not on_toy_task and not WORKDIR.value:
         raise PastaError("--workdir is missing: pass a folder for the answers and the report")
+    for flag in (WORKDIR, LIMIT) if on_toy_task else (OUTPUT,):
+        if flag.value is not None:
+            kind = "other prompts than the toy task's" if on_toy_task else "the toy task"
+            raise PastaError(f"--{flag.name} is for {kind}; leave it out")
     from pasta_jax.evaluate import run as evaluate  # these import JAX, which would slow down --help
     from pasta_jax.toy import run as toy
 

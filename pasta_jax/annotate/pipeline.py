@@ -93,7 +93,7 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
         drawn = annotators.toy_problems(settings.toy)
         pairs = [Pair.of("", problem.instruction, problem.answer, "toy") for problem in drawn]
     else:
-        names = [name.strip() for name in settings.source.split(",")]
+        names = sources.separated(settings.source)
         sources.refuse_for_training(names)
         rows = [row for name in names for row in sources.read(name, settings.later_turns)]
         limits = sources.Filter(

@@ -46,6 +46,13 @@ TOO_LARGE = f"a record must have at most {MAX_BYTES} bytes"
 Row = tuple[str, object]  # (place, parsed JSON or Unreadable)
 
 
+def separated(names: str) -> list[str]:
+    """Sources that commas separate; a local file with commas in its path is one."""
+    if "," in names and Path(names).is_file():
+        return [names]
+    return [name.strip() for name in names.split(",")]
+
+
 def read(source: str, later_turns: bool = False) -> Iterator[Pair | Unreadable]:
     """The pairs of a source, in order, with an Unreadable in place of each record that can't be read.
 

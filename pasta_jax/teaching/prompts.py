@@ -75,7 +75,7 @@ def _of_file(file: str) -> list[str]:
 
 
 def _packaged(settings: PromptsSettings) -> list[str]:
-    names = [name.strip() for name in settings.sources.split(",") if name.strip()]
+    names = [name for name in sources.separated(settings.sources) if name]
     sources.refuse_for_training(names)
     found = []
     for name in names:

@@ -44,9 +44,13 @@ TRAINING = frozenset({"sft", "preference"})
 
 
 def refuse_impossible(settings: CompileSettings) -> None:
-    """Refuse an unknown architecture, and shapes of training that the kernels or the mesh can't divide."""
+    """Refuse an unknown architecture, and lanes and shapes of training that the kernels or the mesh can't divide."""
     if unknown := [preset for preset in settings.presets if preset not in PRESETS]:
         raise PastaError(f"config.presets {unknown[0]!r}: unknown architecture; choose from {', '.join(PRESETS)}")
+    if settings.lanes % settings.data:  # all devices would hold all lanes
+        raise PastaError(
+            f"config.lanes {settings.lanes}: must be a multiple of config.data={settings.data}, which divides them"
+        )
     train = settings.train
     if TRAINING.isdisjoint(settings.programs):
         return

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from pasta_jax.data import sources
 from pasta_jax.data.pairs import Pair, Unreadable, split_of
 from pasta_jax.data.sharegpt import convert, whole_records
-from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select
+from pasta_jax.data.sources import Filter, known_preferences, read, refuse_for_training, select, separated
 from pasta_jax.data.turns import stands_alone
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
@@ -68,6 +68,14 @@ def test_a_list_of_records_and_a_parquet_file(tmp_path):
     assert texts(read(str(tmp_path / "lines.json"))) == [("", "why", "because")]
     assert texts(read(str(tmp_path / "rows.parquet"))) == [("", "why", "because"), ("", "how", "so")]
     assert texts(read(str(tmp_path / "turns.parquet"))) == [("", "why", "because")]
+
+
+def test_commas_separate_sources_but_not_the_path_of_a_file(tmp_path):
+    inside = tmp_path / "a,b"
+    inside.mkdir()
+    path = write(inside / "own.jsonl", {"instruction": "Q?", "output": "A."})
+    assert separated(path) == [path]
+    assert separated("alpaca_rows, preferences") == ["alpaca_rows", "preferences"]
 
 
 def test_a_tfds_dataset(tmp_path, monkeypatch):

@@ -21,7 +21,8 @@ OTHERS = {"v6e:2x4": (TOY, 2), "v5p:2x2x1": (FEW | {"programs": ("run",)}, 4), "
 STEP = SFT | {"presets": ("toy",), "programs": ("sft",)}
 REFUSED = (
     ("v5e-8", {}, "--topology=v5e-8: "),
-    (WHOLE, {"data": 3}, "mesh 3 x 2: 8 devices available"),
+    (WHOLE, {"lanes": 6, "data": 4}, "config.lanes 6: must be a multiple of config.data=4"),
+    (WHOLE, {"lanes": 9, "data": 3}, "mesh 3 x 2: 8 devices available"),
     (WHOLE, {"prefill": 100}, "config.prefill: unknown value 100; choose from 16, "),
     (WHOLE, {"lanes": 0}, "config.lanes: "),
     (WHOLE, {"programs": ("sft",), "train.block": 100}, "config.train.block 100: "),
