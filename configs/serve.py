@@ -5,7 +5,8 @@ r"""Serve a model over HTTP: OpenAI's API, a page to chat with at /, metrics.
         -d '{"messages": [{"role": "user", "content": "List five fruits."}]}'
 
 Variants: pasta and qwen (SmolLM2 and Qwen 1.5B with the adapters that fork), smollm2_135m and qwen2_5_coder_1_5b
-(sequential), local (any model of docs/MODELS.md at --config.model.path, perhaps with --config.model.adapter).
+(sequential), local (any model of docs/MODELS.md at --config.model.path, perhaps with --config.model.adapter; if it
+forks, add --config.decoding.forks=admitted where several clients ask at a time).
 Starting takes about 10 s on two CPU cores, the first time minutes longer, to compile. docs/SERVING.md describes the
 API, its limits and its metrics.
 
@@ -17,19 +18,20 @@ A server listens on loopback. To serve a network, set --config.host=0.0.0.0 and 
 Ctrl-C or SIGTERM stops it when the answers that run are finished.
 """
 
+from pasta_jax.runs.settings import changed
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.weights.settings import ModelSource
 
 
 def pasta() -> ServeSettings:
     """SmolLM2 with the adapter that forks; see its card in checkpoints/."""
-    return ServeSettings(ModelSource("smollm2_135m", adapter="pasta"), name="smollm2_135m_pasta")
+    return _forking(ModelSource("smollm2_135m", adapter="pasta"), name="smollm2_135m_pasta")
 
 
 def qwen() -> ServeSettings:
     """Qwen2.5-Coder-1.5B in 4 bits with the adapter that forks; setup.sh --qwen."""
     source = ModelSource("qwen2_5_coder_1_5b", adapter="qwen2_5_coder_1_5b", bits=8)
-    return ServeSettings(source, name="qwen2_5_coder_1_5b_pasta")
+    return _forking(source, name="qwen2_5_coder_1_5b_pasta")
 
 
 def smollm2_135m() -> ServeSettings:
@@ -45,3 +47,8 @@ def qwen2_5_coder_1_5b() -> ServeSettings:
 def local() -> ServeSettings:
     """Any model of docs/MODELS.md at model.path."""
     return ServeSettings(ModelSource())
+
+
+def _forking(source: ModelSource, name: str) -> ServeSettings:
+    """Chunks begin when they pay, so that many clients don't wait longer than without forks."""
+    return changed(ServeSettings(source, name), **{"decoding.forks": "admitted"})

@@ -150,7 +150,8 @@ def loop_spec(
     if priced and config.lanes > 1:
         if not config.packed:
             raise PastaError(
-                "config.decoding.forks=admitted: with several lanes, rows must be packed; set config.decoding.packed"
+                "config.decoding.forks=admitted: with several lanes, rows must be packed; set config.decoding.packed, "
+                "or choose forks=eager"
             )
         most = min(most, max(config.lanes, *config.packed))
     packed = tuple(sorted({*(count for count in config.packed if count < most), most}))
