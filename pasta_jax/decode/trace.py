@@ -156,6 +156,12 @@ class Trace:
         return theoretical_speedup(baseline_tokens, self.critical_path)
 
     @property
+    def widest(self) -> int:
+        """The largest number of threads that fed in one step."""
+        running = np.unique([self.step, self.thread], axis=1)  # with drafts, a thread feeds several tokens in a step
+        return int(np.bincount(running[0]).max()) if len(self.step) else 0
+
+    @property
     def kept_drafts(self) -> int:
         """Tokens that their threads fed as drafts: beside another token of the same step."""
         return sum(map(self.kept_drafts_of, range(len(self.closed))))

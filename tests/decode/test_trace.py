@@ -92,11 +92,12 @@ def test_text_tokens_are_neither_tags_nor_topics():
     assert [(row.topic, row.tens) for row in rows] == [("", 0), ("first", 2), ("second", 1), ("last", 3)]
     assert [row.length for row in rows[1:]] == [25, 14, 14]
     assert [row.tokens for row in rows[1:]] == [25, 14, 13]  # the last chunk's closing tag need not be fed
+    assert trace.widest == 3
 
 
 def test_an_empty_answer_has_a_trace():
     trace, _ = traced([[TOKENIZER.end_of_turn]])
-    assert (trace.steps, trace.critical_path, trace.parallelism) == (0, 0, 0.0)
+    assert (trace.steps, trace.critical_path, trace.parallelism, trace.widest) == (0, 0, 0.0, 0)
     assert trace.program() == Program(())
 
 
