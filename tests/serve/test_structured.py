@@ -81,7 +81,7 @@ def test_a_stream_has_the_same_text_in_order(client):
 def test_log_probabilities_are_those_of_what_was_drawn(client, forks):
     given = {"model": MODEL, "temperature": 1.0, "extra_body": {"seed": 5, "pasta": {"fork_fields": forks}}}
     given |= {"messages": QUESTION, "response_format": formatted(Person.model_json_schema())}
-    [choice] = client.chat.completions.create(**given, max_tokens=40, logprobs=True, top_logprobs=3).choices
+    [choice] = client.chat.completions.create(**given, max_tokens=48, logprobs=True, top_logprobs=3).choices
     content = choice.logprobs.content
     written = b"".join(bytes(one.bytes) for one in content).decode()
     if not forks:
