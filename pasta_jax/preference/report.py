@@ -19,7 +19,15 @@ from pasta_jax.llm.cache import Usage
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.sample import Answers, decode, decode_inputs, template
-from pasta_jax.preference.stage import RoundModel, Stage, as_judged, fingerprint_of_params, judge_inputs, judged
+from pasta_jax.preference.stage import (
+    RoundModel,
+    Stage,
+    as_judged,
+    at_a_time,
+    fingerprint_of_params,
+    judge_inputs,
+    judged,
+)
 from pasta_jax.progress import say
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import for_decoding
@@ -167,7 +175,8 @@ def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers
     def fits(number: int, record: Comparison) -> bool:
         return record.prompt == stage.held_out[number].instruction
 
-    return stage.artifacts.make(Step("evaluate", inputs, Comparison, len(answers.records), compute, fits=fits))
+    count, block = len(answers.records), at_a_time(stage.settings)
+    return stage.artifacts.make(Step("evaluate", inputs, Comparison, count, compute, block, fits))
 
 
 def comparison_of(

@@ -13,7 +13,7 @@ from pasta_jax.files.validated import Count
 from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.sample import Answers
-from pasta_jax.preference.stage import Stage, as_judged, judge_inputs, judged
+from pasta_jax.preference.stage import Stage, as_judged, at_a_time, judge_inputs, judged
 from pasta_jax.progress import say, track
 
 
@@ -52,7 +52,9 @@ def score(stage: Stage, samples: Artifact[Answers], baseline: Artifact[Answers])
     def fits(number: int, record: Scores) -> bool:
         return record.prompt == number and len(record.verdicts) == len(samples.records[number].answers)
 
-    return stage.artifacts.make(Step("score", inputs, Scores, len(samples.records), compute, fits=fits))
+    return stage.artifacts.make(
+        Step("score", inputs, Scores, len(samples.records), compute, at_a_time(stage.settings), fits)
+    )
 
 
 def judge_agreement(stage: Stage) -> Agreement | None:

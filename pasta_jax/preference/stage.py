@@ -41,6 +41,8 @@ from pasta_jax.train.trainable import load as load_trainable
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
 
+WAVES = 8  # verdicts of a block for each request at a time: few wait for the block's last one
+
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
@@ -188,6 +190,11 @@ def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
             [[question, *map(dataclasses.astuple, of)] for question, of in asked.items()]
         )
     return inputs
+
+
+def at_a_time(settings: PreferenceSettings) -> int:
+    """Prompts whose answers are judged together. A kill loses a block, but no verdict that a language model gave."""
+    return WAVES * settings.judge.concurrency if settings.judge.kind == "llm" else 1
 
 
 def judged(

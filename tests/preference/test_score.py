@@ -14,7 +14,7 @@ from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.report import compare
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.score import score
-from pasta_jax.preference.stage import Stage, judged
+from pasta_jax.preference.stage import Stage
 from pasta_jax.runs.settings import changed
 from tests.helpers.traces import TOKENIZER
 
@@ -46,14 +46,20 @@ def test_judges_read_the_system_message(tmp_path):
     assert asked == expected
 
 
-def test_a_language_model_is_asked_for_several_verdicts_at_a_time(tmp_path):
-    together = threading.Barrier(4, timeout=10)
+@pytest.mark.parametrize("step", [score, compare])
+def test_a_language_model_is_asked_for_several_verdicts_at_a_time(tmp_path, step):
+    """Of several prompts: each has a single answer here."""
+    together = threading.Barrier(4)
 
     def judge(question: str, first: Entry, second: Entry):
-        together.wait()
+        together.wait(timeout)
         return TIE
 
-    asked = [(str(number), Entry("a"), [Entry("b")]) for number in range(8)]
-    assert list(judged(stage_with(judge, tmp_path, concurrency=4), asked)) == [(TIE, TIE)] * 8
+    prompts = [Pair.of("", f"Say {number}", "yes", "x") for number in range(8)]
+    answer = Candidate(tuple(TOKENIZER.encode("no")), "no", 2, 2, 0, True, True)
+    answers = [Artifact(tmp_path, [Answers(n, (answer,)) for n in range(8)], str(which)) for which in range(2)]
+    timeout = 10
+    assert len(step(stage_with(judge, tmp_path / "four", *prompts, concurrency=4), *answers).records) == 8
+    timeout = 0.5
     with pytest.raises(threading.BrokenBarrierError):
-        list(judged(stage_with(judge, tmp_path, concurrency=3), asked))
+        step(stage_with(judge, tmp_path / "three", *prompts, concurrency=3), *answers)
