@@ -94,10 +94,10 @@ def _texts(row: object) -> tuple[str, str, str]:
         if not turns:
             raise _Invalid("a conversation must have a question and its answer", "turns is empty")
         return "", _text({"turns": turns[0]}, "turns"), ""
-    if "prompt" in row and "instruction_id_list" in row:  # nor do IFEval's
-        return "", _text(row, "prompt"), ""
     if "prompt" in row and "text" in row:  # answers that launch.decode wrote
         return "", _text(row, "prompt"), _text(row, "text")
+    if "prompt" in row and "instruction_id_list" in row:  # IFEval's questions have no answers
+        return "", _text(row, "prompt"), ""
     if "question" in row:
         return _text(row, "system_prompt", ""), _text(row, "question"), _text(row, "response")
     if "instruction" in row:

@@ -37,6 +37,7 @@ def write(path: Path, *rows) -> str:
 def test_every_format(tmp_path):
     turns = [("system", "Be brief."), ("human", "why"), ("gpt", "because"), ("human", "and?"), ("gpt", "…")]
     spoken = [{"from": name, "value": text, "weight": None} for name, text in turns]
+    rules = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     path = write(
         tmp_path / "all.jsonl",
         {"instruction": "why", "output": "because"},
@@ -47,10 +48,11 @@ def test_every_format(tmp_path):
         {"messages": [{"role": "user", "content": "why"}, {"role": "assistant", "content": "because"}]},
         {"id": "x", "system_prompt": "Be brief.", "question": "why", "response": "because"},
         {"conversations": spoken[1:2], "chosen": spoken[2], "rejected": spoken[4]},
-        {"key": 1, "prompt": "why", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        {"key": 1, "prompt": "why", **rules},
+        {"prompt": "why", "text": "because", **rules},
     )
     plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
-    expected = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", "")]
+    expected = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", ""), plain]
     pairs = list(read(path))
     assert texts(pairs) == expected
     assert {pair.source for pair in pairs} == {"all.jsonl"}
