@@ -81,7 +81,7 @@ class RewardModel:
 
     def fits(self, question: str, *answers: str) -> bool:
         """Whether each answer fits with its question into the stated lengths."""
-        return all(len(conversation(self.tokenizer, question, one)) <= self.settings.lengths[-1] for one in answers)
+        return fits(self.tokenizer, self.settings.lengths, question, *answers)
 
     def _ids(self, question: str, answer: str) -> list[int]:
         ids = conversation(self.tokenizer, question, answer)
@@ -104,6 +104,11 @@ def conversation(tokenizer: Tokenizer, question: str, answer: str) -> list[int]:
     """A question with its answer as reward models read them, with the end of the answer's turn."""
     end = [tokenizer.end_of_turn, *(tokenizer.encode(tokenizer.family.after) if tokenizer.family.open else [])]
     return [*tokenizer.chat([("user", question)]), *tokenizer.encode(answer), *end]
+
+
+def fits(tokenizer: Tokenizer, lengths: Sequence[int], question: str, *answers: str) -> bool:
+    """Whether each answer fits with its question into the last of the lengths."""
+    return all(len(conversation(tokenizer, question, one)) <= lengths[-1] for one in answers)
 
 
 @functools.partial(jax.jit, static_argnames="config")

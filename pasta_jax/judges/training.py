@@ -22,7 +22,7 @@ from pasta_jax.files.atomic import write_json
 from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges import verdicts
-from pasta_jax.judges.reward import FOLDS, KIND, REPORT, Folds, RewardModel, conversation, load_reward_model
+from pasta_jax.judges.reward import FOLDS, KIND, REPORT, Folds, RewardModel, conversation, fits, load_reward_model
 from pasta_jax.judges.settings import RewardSettings, TrainJudgeSettings
 from pasta_jax.judges.verdicts import Answered, JudgedAnswers
 from pasta_jax.lang.structure import PREDICTED
@@ -129,7 +129,7 @@ def _fold(
         pairs = verdicts.pairs_of(learnt, settings.pairs, settings.matched, settings.margin, settings.train.seed)
         held_out = verdicts.pairs_of(theirs, 3 * settings.measured, 2 / 3, settings.margin, settings.train.seed + 1)
     folder = workdir / f"fold-{fold}"
-    steps = _train(settings, pairs, folder, plain, stopping)
+    steps = _train(settings, pairs, held_out, folder, plain, stopping)
     if steps is None:
         return None
     return _measured(settings, fold, steps, folder / "model", held_out, theirs)
@@ -138,6 +138,7 @@ def _fold(
 def _train(
     settings: TrainJudgeSettings,
     pairs: Sequence[JudgedAnswers],
+    held_out: Sequence[JudgedAnswers],
     folder: Path,
     plain: dict[str, Any],
     stopping: Callable[[], bool],
@@ -148,6 +149,7 @@ def _train(
     model, tokenizer = start.model, start.model.tokenizer
     if model.is_narrow:
         raise PastaError("config.model.dtype=bfloat16: no judge can be written from such a base; set it to auto")
+    _divided(held_out, tokenizer, settings.lengths)  # or there is nothing to measure the judge on
     examples = [
         PairExample(example(tokenizer, pair.question, pair.better), example(tokenizer, pair.question, pair.worse))
         for pair in pairs
@@ -245,16 +247,23 @@ def _measured(
         return Share(len(some), agrees, by_length)
 
     with doing("judging other models' answers"):
-        pairs = [pair for pair in pairs if judge.fits(pair.question, pair.better, pair.worse)]
-        even, uneven = ([pair for pair in pairs if pair.matched == kind] for kind in (True, False))
-        half = len(even) // 2
-        if not (half and uneven):
-            raise PastaError(
-                f"{len(pairs)} pairs of models that were not learnt from: too few to measure on; raise config.hidden"
-            )
-        temperature = calibrated(differences(even[half:]), np.array([pair.odds for pair in even[half:]]))
+        matched, known_odds, uneven = _divided(pairs, judge.tokenizer, settings.lengths)
+        temperature = calibrated(differences(known_odds), np.array([pair.odds for pair in known_odds]))
         spearman, models = _ranking(settings, answers, judge, temperature)
-    return FoldReport(fold, steps, temperature, share(even[:half]), share(uneven), models, spearman)
+    return FoldReport(fold, steps, temperature, share(matched), share(uneven), models, spearman)
+
+
+def _divided(
+    pairs: Sequence[JudgedAnswers], tokenizer: Tokenizer, lengths: Sequence[int]
+) -> tuple[list[JudgedAnswers], list[JudgedAnswers], list[JudgedAnswers]]:
+    """Pairs that fit: within 15% of length those to measure on and those to calibrate with, and the others."""
+    pairs = [pair for pair in pairs if fits(tokenizer, lengths, pair.question, pair.better, pair.worse)]
+    even, uneven = ([pair for pair in pairs if pair.matched == kind] for kind in (True, False))
+    half = len(even) // 2
+    if not (half and uneven):
+        few = f"{len(pairs)} pairs of models that are not learnt from fit into {lengths[-1]} tokens"
+        raise PastaError(f"{few}: too few to measure on; raise config.hidden or config.lengths")
+    return even[:half], even[half:], uneven
 
 
 def calibrated(differences: np.ndarray, odds: np.ndarray) -> float:

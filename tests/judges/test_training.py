@@ -202,8 +202,10 @@ def test_a_killed_run_ends_with_the_same_judge(folder, trained):
         (dict(only=(2,)), "config.only 2"),
         (dict(adapter=dict(rank=0)), "config.adapter.rank"),
         (dict(model=dict(dtype="bfloat16")), "no judge can be written from such a base"),
+        (dict(hidden=1), "0 pairs of models that are not learnt from .*too few to measure on; raise config.hidden"),
     ],
 )
-def test_what_can_not_be_trained_is_refused(folder, tmp_path, changes, place):
+def test_what_can_not_be_trained_is_refused(folder, tmp_path, monkeypatch, changes, place):
+    monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("trained"))
     with pytest.raises(PastaError, match=place):
         training.run(settings(folder, **changes), tmp_path)
