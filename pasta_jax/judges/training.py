@@ -296,9 +296,9 @@ def _ranking(
         difference = (score[one.question, one.text] - score[one.question, one.reference]) / temperature
         ours.setdefault(one.model, []).append(1 / (1 + math.exp(-difference)))
         theirs.setdefault(one.model, []).append(1 / (1 + math.exp(-one.odds)))
-    if len(ours) < 3:
-        return None, len(ours)
     rates = [[float(np.mean(of[model])) for model in ours] for of in (ours, theirs)]
+    if len(ours) < 3 or any(len(set(of)) < 2 for of in rates):  # equal ones have no ranks, and no correlation
+        return None, len(ours)
     return float(scipy.stats.spearmanr(*rates).statistic), len(ours)
 
 

@@ -1,5 +1,6 @@
 """Training judges on verdicts: what is learnt, from whom, and that the folder judges as the trained parameters do."""
 
+import dataclasses
 import itertools
 import json
 import signal
@@ -106,8 +107,10 @@ def test_models_are_ranked_by_questions_that_do_not_begin_alike(folder):
             return [float("7" in answer) for _, answer in pairs]
 
     answers = verdicts.read(folder / "results", (JUDGE,))
-    _, models = training._ranking(settings(folder, ranked=6), answers, Judge(), 1.0)
-    assert (models, len(asked)) == (len(MODELS), 6)
+    found, models = training._ranking(settings(folder, ranked=6), answers, Judge(), 1.0)
+    assert (found > 0.9, models, len(asked)) == (True, len(MODELS), 6)
+    alike = [dataclasses.replace(one, odds=-3.0) for one in answers]
+    assert training._ranking(settings(folder, ranked=6), alike, Judge(), 1.0) == (None, len(MODELS))
     assert len({question.split()[1] for question in asked}) > 1  # the first six of all begin with the same bird
     assert len({question.split()[1] for question in sorted(QUESTIONS)[:6]}) == 1
 
