@@ -36,7 +36,7 @@ from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, Problem, problems
 from pasta_jax.train.settings import refuse_uneven_parts
 from pasta_jax.train.state import Params
-from pasta_jax.train.trainable import Trainable, merged
+from pasta_jax.train.trainable import Trainable, merged, refuse_narrow
 from pasta_jax.train.trainable import load as load_trainable
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
@@ -97,9 +97,10 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
         raise PastaError(f"{artifacts.folder}: {error.strerror}; set --config.artifacts to a writable folder") from None
     trainable = load_trainable(settings.model, settings.adapter, settings.train.seed, training_mesh(settings.mesh))
     sft = trainable.model
+    refuse_narrow(sft)  # before the baseline is sampled
     if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet
         sft = merged(trainable.model, trainable.params, trainable.frozen)
-    positions_for(sft)  # refuses a model that cannot be decoded with, before the baseline is sampled
+    positions_for(sft)  # refuses one whose positions can't be decoded with
     baseline = load(settings.baseline, mesh=decoding_mesh(settings.mesh))
     prompts, held_out, toy_problems = read_prompts(settings)
     judge = judge_for(settings, toy_problems, artifacts.folder)

@@ -102,10 +102,15 @@ def place(tree: Tree, mesh: Mesh | None) -> Tree:
     return tree if mesh is None else shard(tree, mesh)
 
 
-def merged(model: Model, params: Params, frozen: Params | None) -> Model:
-    """The model ready for inference: its adapter merged into its kernels, in the platform's dtype."""
+def refuse_narrow(model: Model) -> None:
+    """Raise for a base that nothing can be decoded with."""
     if model.is_narrow:
         raise PastaError("config.model.dtype=bfloat16: can't be decoded with in training; set it to auto")
+
+
+def merged(model: Model, params: Params, frozen: Params | None) -> Model:
+    """The model ready for inference: its adapter merged into its kernels, in the platform's dtype."""
+    refuse_narrow(model)
     params = params if frozen is None else merge(frozen, params, model.tokenizer.tags)
     params = jax.tree.map(lambda leaf: leaf.astype(platform_dtype()), params)
     return dataclasses.replace(model, params=to_decode_with(params))

@@ -294,6 +294,7 @@ def test_prompts_of_a_file_are_judged_beside_the_baselines_answer_alone(config, 
         ({"model": {"path": ""}}, r"config\.model\.path"),
         ({"model": {"policy": "constant"}}, "constant"),
         ({"decoding": {"draft": "drafter"}}, "a model in training has none"),
+        ({"model": {"dtype": "bfloat16"}, "adapter": {"rank": 2}}, "can't be decoded with in training; set it to auto"),
     ],
 )
 def test_invalid_settings_are_refused_before_anything_is_sampled(config, folder, changes, message):
