@@ -235,7 +235,8 @@ def _from_tfds(value: object) -> object:
     if not isinstance(value, dict):
         return value
     value = {key: _from_tfds(part) for key, part in value.items()}
-    if value and all(isinstance(part, list) for part in value.values()):
+    parts = value.values()
+    if value and all(isinstance(part, list) for part in parts) and len(set(map(len, parts))) == 1:
         return [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
     return value
 

@@ -91,11 +91,13 @@ def test_a_tfds_dataset(tmp_path, monkeypatch):
 
         def _info(self):
             turn = tfds.features.Sequence({"from": tfds.features.Text(), "value": tfds.features.Text()})
-            fields = {"conversations": turn, "n": np.int32}
+            texts = tfds.features.Sequence(tfds.features.Text())
+            fields = {"conversations": turn, "n": np.int32, "notes": {"a": texts, "b": texts}}
             return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(fields))
 
         def _split_generators(self, _):
-            return {"train": [("1", {"conversations": {"from": ["human", "gpt"], "value": ["why", "é"]}, "n": 1})]}
+            turns = {"from": ["human", "gpt"], "value": ["why", "é"]}
+            return {"train": [("1", {"conversations": turns, "n": 1, "notes": {"a": ["x", "y"], "b": ["z"]}})]}
 
         def _generate_examples(self):
             raise AssertionError("the split has its examples")
