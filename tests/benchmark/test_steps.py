@@ -46,11 +46,30 @@ def test_all_threads_run_in_every_step_that_is_timed():
 
 
 @pytest.mark.slow
-def test_the_timed_events_match_their_names():
-    times = steps.interleaved(steps.event_runners(tiny_model(), slots=128, prompt=8), rounds=2)
-    assert {name: len(ms) for name, ms in times.items()} == {
-        "fork": 2, "plain": 2, "join": 2, "in one call": 2, "in many calls": 2,
-    }  # fmt: skip
+def test_the_timed_events_match_their_names(monkeypatch):
+    """By the tokens that a timed call feeds."""
+    fed, take = [], steps.run_and_wait
+
+    def noted(model, state, *others):
+        before = int(state.pool.fill[0])
+        after = take(model, state, *others)
+        fed.extend(after.pool.token[0, before : int(after.pool.fill[0])].tolist())
+        return after
+
+    runners = steps.event_runners(tiny_model(), slots=128, prompt=8)
+    monkeypatch.setattr(steps, "run_and_wait", noted)
+    tags, [word, *_] = ByteTokenizer.tags, ByteTokenizer().encode(" word")
+    for name, expected in {
+        "fork": [tags.close(3), tags.async_],
+        "plain": [word] * 2,
+        "join": [tags.sync, tags.end_async],
+        "in one call": [word] * 8,
+        "in many calls": [word] * 8,
+    }.items():
+        fed.clear()
+        assert runners.pop(name)() > 0
+        assert sorted(fed) == sorted(expected), name
+    assert not runners
 
 
 @pytest.mark.slow
