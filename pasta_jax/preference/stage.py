@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pasta_jax.answer.prompts import read_prompts_file
+from pasta_jax.data import repetition
 from pasta_jax.data.pairs import VALIDATION_PERCENT, Pair, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
@@ -17,7 +18,7 @@ from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic, fingerprints
 from pasta_jax.files.remote import path_of
-from pasta_jax.judges import checked, llm, minilm, offline, reward, rules
+from pasta_jax.judges import checked, choice, llm, minilm, offline, reward, rules
 from pasta_jax.judges import judge as verdicts
 from pasta_jax.judges.checked import CheckedJudge
 from pasta_jax.judges.choice import judge_of
@@ -25,6 +26,7 @@ from pasta_jax.judges.judge import Entry, Judge
 from pasta_jax.judges.llm import llm_judge
 from pasta_jax.judges.offline import toy_grader
 from pasta_jax.judges.rules import rules_of
+from pasta_jax.lang import words
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.models.sharding import decoding_mesh, gathered, training_mesh
 from pasta_jax.preference.artifacts import Artifacts
@@ -32,6 +34,7 @@ from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.settings import PreferenceSettings, PromptSettings
 from pasta_jax.progress import say
 from pasta_jax.runs.checkpoint import flat
+from pasta_jax.toy import task
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, Problem, problems
 from pasta_jax.train.settings import refuse_uneven_parts
@@ -177,7 +180,8 @@ def judge_inputs(settings: PreferenceSettings) -> dict[str, Any]:
     """What verdicts depend on, apart from the texts."""
     judge = settings.judge
     inputs: dict[str, Any] = {"kind": judge.kind, "scale": judge.scale, "asks": judge.asks}
-    inputs["code"] = fingerprints.of_code(checked, verdicts, llm, minilm, offline, reward, rules)
+    counted = repetition, words, task  # what judges count by
+    inputs["code"] = fingerprints.of_code(checked, choice, verdicts, llm, minilm, offline, reward, rules, *counted)
     match judge.kind:
         case "llm":
             inputs["endpoint"] = judge.endpoint.identity()

@@ -7,15 +7,19 @@ from types import SimpleNamespace
 import pytest
 
 from configs import preference
+from pasta_jax.data import repetition
 from pasta_jax.data.pairs import Pair
+from pasta_jax.judges import choice
 from pasta_jax.judges.judge import TIE, Entry, Judge
+from pasta_jax.lang import words
 from pasta_jax.preference.artifacts import Artifact, Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.report import compare
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.score import score
-from pasta_jax.preference.stage import Stage
+from pasta_jax.preference.stage import Stage, judge_inputs
 from pasta_jax.runs.settings import changed
+from pasta_jax.toy import task
 from tests.helpers.traces import TOKENIZER
 
 ENDPOINT = {"url": "http://127.0.0.1:1/v1", "model": "a judge"}
@@ -63,3 +67,12 @@ def test_a_language_model_is_asked_for_several_verdicts_at_a_time(tmp_path, step
     timeout = 0.5
     with pytest.raises(threading.BrokenBarrierError):
         step(stage_with(judge, tmp_path / "three", *prompts, concurrency=3), *answers)
+
+
+@pytest.mark.parametrize("module", [choice, repetition, words, task])
+def test_verdicts_are_keyed_by_all_code_that_they_come_from(tmp_path, monkeypatch, module):
+    """`shorter` is a line of choice.py, and counts words; the toy task grades itself."""
+    before = judge_inputs(preference.tiny())
+    (tmp_path / "changed.py").write_text(Path(module.__file__).read_text() + "\n")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "changed.py"))
+    assert judge_inputs(preference.tiny()) != before
