@@ -117,6 +117,8 @@ OF_MODEL = {"model", "untagged", *get_args(Ablation)}  # those that decode with 
 def sources_of(settings: EvaluateSettings) -> dict[System, ModelSource]:
     """Where each system's model comes from."""
     rival = settings.rival if settings.rival.preset or settings.rival.path else settings.baseline
+    if settings.rival.adapter and rival is not settings.rival:
+        raise PastaError("config.rival.adapter: of which weights? set config.rival.preset or config.rival.path, too")
     own = {"baseline": settings.baseline, "apar": settings.apar}
     return {system: settings.model if system in OF_MODEL else own.get(system, rival) for system in settings.systems}
 
