@@ -135,15 +135,19 @@ def questions() -> dict[str, Multipart]:
     return {one.text: one for one in made}
 
 
-_LINE = re.compile(rf"^[\W_]*(?:(?P<number>\d+)\s*[.):]|(?P<last>{LAST}\b))(?P<rest>.*)$", re.IGNORECASE)
+_LINE = re.compile(rf"^[\W_]*(?:(?P<number>\d{{1,2}})\s*[.):]|(?P<last>{LAST}\b))(?P<rest>.*)$", re.IGNORECASE)
 
 
-def lines_of(answer: str) -> dict[int | str, str]:
-    """What an answer says under each number, and under LAST; the first of several counts."""
+def lines_of(answer: str, count: int) -> dict[int | str, str]:
+    """What an answer says under each number up to `count`, and under LAST; the first of several counts.
+
+    Other numbers begin nothing: a line "109." is the end of a part.
+    """
     found: dict[int | str, list[str]] = {}
     current: list[str] = []
     for line in answer.splitlines():
-        if match := _LINE.match(line):
+        match = _LINE.match(line)
+        if match and (match["last"] or 1 <= int(match["number"]) <= count):
             name = LAST if match["last"] else int(match["number"])
             current = [match["rest"]]
             found.setdefault(name, current)
@@ -165,7 +169,8 @@ def exactness(texts: Mapping[int, tuple[str, str]]) -> dict[str, dict[int, float
     """Of (question, answer) by number: the share of the parts that are right, and of those with one, the last line."""
     found: dict[str, dict[int, float]] = {"parts_right": {}, "last_right": {}}
     for number, (text, answer) in texts.items():
-        question, lines = questions()[text], lines_of(answer)
+        question = questions()[text]
+        lines = lines_of(answer, len(question.answers))
         right = [says(lines.get(n, ""), expected) for n, expected in enumerate(question.answers, start=1)]
         found["parts_right"][number] = sum(right) / len(right)
         if question.last is not None:

@@ -98,4 +98,9 @@ def test_a_part_is_right_if_its_text_ends_with_the_answer(text, answer, right):
 
 def test_lines_are_found_by_their_numbers():
     answer = "Sure!\n**1.** 4\n2) ags\n   more\n - 3: 5\n1. again\n**Last:** 9"
-    assert lines_of(answer) == {1: "** 4", 2: " ags    more", 3: " 5", LAST: ":** 9"}
+    assert lines_of(answer, 3) == {1: "** 4", 2: " ags    more", 3: " 5", LAST: ":** 9"}
+
+
+def test_a_result_on_a_line_of_its_own_begins_no_part():
+    assert lines_of("1.\n109.\n2. x\n" + 5000 * "9" + ".", 3)[1] == " 109."
+    assert lines_of("2. 29 + 80\n= 109.\n0) no", 3) == {2: " 29 + 80 = 109. 0) no"}
