@@ -259,8 +259,12 @@ def _fit(
         return None
     matrices = {name: np.asarray(leaves["kernel"]) for name, leaves in result.state.trainable.items()}
     save(workdir, model, matrices, ids)
-    shares = {
-        name: tuple(round(result.metrics[f"held_out/{name}_{d}"], 4) for d in range(1, depth + 1))
+    shares = {  # as far as the held-out answers go
+        name: tuple(
+            round(result.metrics[key], 4)
+            for d in range(1, depth + 1)
+            if (key := f"held_out/{name}_{d}") in result.metrics
+        )
         for name in ("right", "overlap")
     }
     return Report(str(workdir), sum(map(len, held_out or [begins_measured])), **shares, known=round(known, 4))

@@ -139,6 +139,16 @@ def test_a_stopped_run_goes_on_to_the_same_drafter(folder, trained):
         drafter.run(settings(folder, epochs=8, ids=41), workdir)
 
 
+def test_held_out_answers_too_short_for_the_depth_are_measured_as_far_as_they_go(folder, tmp_path):
+    lines = (folder / "answers.jsonl").read_text().splitlines()[:19]
+    short = json.loads(lines[0]) | {"program": "birds"}  # two labels
+    (tmp_path / "answers.jsonl").write_text("\n".join([*lines, json.dumps(short)]))
+    report = drafter.run(
+        settings(folder, answers=str(tmp_path / "answers.jsonl"), epochs=1, held_out=0.05), tmp_path / "run"
+    )
+    assert len(report.right) == len(report.overlap) == 1 < settings(folder).depth
+
+
 def test_what_cannot_be_used_is_refused_in_one_line(folder, tmp_path):
     with pytest.raises(PastaError, match=r"config\.answers is missing"):
         drafter.run(settings(folder, answers=""), tmp_path / "run")
