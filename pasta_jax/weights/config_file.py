@@ -192,7 +192,8 @@ def _windows(file: _File, family: Family, path: Path) -> dict[str, Any]:
     is_used = file.use_sliding_window or (
         file.use_sliding_window is None and "use_sliding_window" not in family.options
     )
-    is_local = is_used and file.window is not None and file.window < file.context
+    is_seen = file.window is not None and ("global_every" in family.features or file.window < file.context)
+    is_local = is_used and is_seen  # of local layers, more than the window may differ
     if "window" not in family.options:
         if is_local:
             raise PastaError(

@@ -1,5 +1,6 @@
 """Hugging Face's layout, read and written, against `transformers` itself."""
 
+import dataclasses
 import itertools
 import json
 
@@ -122,6 +123,13 @@ def test_windows_of_qwen_count_where_the_file_says_so(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(raw))
         with pytest.raises(PastaError, match=message):
             config_file.read_config(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "gemma4_text", "gpt_oss", "olmo3"])
+def test_local_layers_stay_what_they_are_where_their_window_holds_the_context(kind, tmp_path):
+    config = dataclasses.replace(VARIANTS[kind], context=VARIANTS[kind].window)
+    huggingface.write_model(tmp_path, random_params(config, seed=0), config)
+    assert config_file.read_config(tmp_path)[1] == config
 
 
 def test_damaged_folders_are_named(tmp_path):
