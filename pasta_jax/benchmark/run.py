@@ -105,7 +105,7 @@ def prefill(settings: BenchmarkSettings, with_peers: bool) -> Report:
 
 def products(model: Model) -> str:
     """What multiplies: the instruction set of our own kernels, or XLA."""
-    return "XLA" if is_stacked(model.params) else path(model.params["layers"][0]["out"])
+    return "XLA" if is_stacked(model.params) else path(model.coded or model.params["layers"][0]["out"])
 
 
 def _ratios(ours: dict[int, float], theirs: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import BITS, NARROW
-from pasta_jax.models.parameters import Params
+from pasta_jax.models.parameters import Params, is_stacked
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.for_cpu import CODED
 from pasta_jax.weights.generation_config import PLAIN
@@ -46,6 +46,14 @@ class Model:
         return BLOCKS if "exact" in self.params["embed"] else CODED
 
     @property
+    def coded(self) -> Params:
+        """A matrix that it holds as codes, of a layer if one is; empty: there is none."""
+        if is_stacked(self.params):
+            return {}
+        parts = *self.params["layers"], self.params
+        return next((one for part in parts for one in part.values() if isinstance(one, dict) and "codes" in one), {})
+
+    @property
     def is_narrow(self) -> bool:
         """Whether it is laid out to train an adapter beside it and for nothing else (prepare.narrow)."""
         return "gate" in self.params["layers"]
@@ -54,6 +62,6 @@ class Model:
     def identity(self) -> str:
         """What answers depend on of it: its name, its weights, whether they are codes, and unusual bits of inputs."""
         codes = f" in {self.precision}" if self.precision in (BLOCKS, CODED) else ""
-        bits = self.params["layers"][0]["out"].get("bits") if codes else None
+        bits = self.coded.get("bits")
         codes += "" if bits is None else f", inputs of {bits} bits"
         return f"{self.name} {self.fingerprint}{codes}"

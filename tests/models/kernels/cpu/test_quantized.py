@@ -117,6 +117,17 @@ def test_a_model_in_blocks_has_the_logits_of_its_dequantised_weights(
 
 @pytest.mark.slow
 @needs_kernels
+def test_a_models_identity_names_bits_of_inputs_whichever_matrices_are_codes(tmp_path, private_cache):
+    path = tmp_path / "toy.gguf"
+    config = dataclasses.replace(LLAMA, **SIZES)
+    for formats in (FORMATS["smollm2"], FORMATS["smollm2"] | {"attn_output": "F32"}, {"token_embd": "Q8_0"}):
+        path.write_bytes(gguf_bytes("llama", config, formats=formats)[0])
+        known = [load(named(path, dtype="auto", bits=bits), only_decoding=True).identity for bits in (8, 16, 32)]
+        assert [text.partition(", inputs of ")[2] for text in known] == ["8 bits", "", "32 bits"]
+
+
+@pytest.mark.slow
+@needs_kernels
 def test_the_embeddings_of_layers_stay_in_blocks(tmp_path, private_cache):
     path, sizes = tmp_path / "toy.gguf", dict(embed=256, ff=512, head_dim=64, global_head_dim=128, layer_embed=64)
     config = dataclasses.replace(VARIANTS["gemma4_text"], norm_eps=1e-5, **sizes)
