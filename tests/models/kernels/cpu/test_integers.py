@@ -66,10 +66,11 @@ def test_no_sum_overflows(size, bits, library):
         for codes in (RANGES[size], RANGES[size][:1], RANGES[size][1:]):
             matrix = Blocks(rng.choice(codes, (40, 2 * group)).astype(np.int8), scales, None, size)
             for some in inputs:
-                x = rng.choice(some, (4, 2 * group)).astype(np.float32)
+                x = rng.choice(some, (8, 2 * group)).astype(np.float32)
                 x[:, ::group] = some[0]
-                actual = multiplied(library, x, of_blocks(matrix), 40, bits=bits)
-                np.testing.assert_array_equal(actual, expected(x, matrix, bits))
+                for rows in (4, 8):  # with AVX-512, inputs of 16 bits in planes and in pairs
+                    actual = multiplied(library, x[:rows], of_blocks(matrix), 40, bits=bits)
+                    np.testing.assert_array_equal(actual, expected(x[:rows], matrix, bits))
 
 
 def test_levels_agree_to_the_bit(library):
