@@ -26,6 +26,7 @@ _KEYS = {
     "log_factor": "rope.scaling.yarn_log_multiplier",
     "rope_base": "rope.freq_base",
     "rope_factor": "rope.scaling.factor",
+    "older_factor": "rope.scale_linear",
     "scaling": "rope.scaling.type",
     "original": "rope.scaling.original_context_length",
     "amplitude": "rope.scaling.attn_factor",
@@ -49,8 +50,9 @@ class _Metadata(stated_in(GGUF), frozen=True, kw_only=True, rename=_KEYS):
     local_base: AboveZero | None = None
     log_factor: AtLeastZero = 0.0
     rope_base: AboveZero = 10_000.0
-    rope_factor: AboveZero = 1.0
-    scaling: str = "none"
+    rope_factor: AboveZero | None = None
+    older_factor: AboveZero = 1.0  # its name in files of 2023
+    scaling: str = "linear"
     original: Positive | None = None
     amplitude: AboveZero = 1.0
     rotated: Size | None = None
@@ -127,9 +129,9 @@ def _window(file: _Metadata, family: Family, rope: dict[str, Any], path: Path) -
 
 def _rope(gguf: File, family: Family, file: _Metadata) -> dict[str, Any]:
     """The rope; Llama 3's scaling and LongRoPE are tensors of divisors."""
-    rope: dict[str, Any] = {"base": file.rope_base, "scale": file.rope_factor}
+    factor = file.rope_factor or file.older_factor
+    rope: dict[str, Any] = {"base": file.rope_base, "scale": 1.0 if file.scaling in ("none", "yarn") else factor}
     if file.scaling == "yarn":
-        factor, rope["scale"] = file.rope_factor, 1.0
         yarn = {"factor": factor, "context": file.original or file.context, "whole": family.yarn_is_whole}
         rope["yarn"] = yarn | {"fast": file.fast, "slow": file.slow}
         log = 0.1 * math.log(max(factor, 1.0))

@@ -56,6 +56,20 @@ def test_olmo_3_files_state_the_whole_factor_of_yarn(tmp_path):
     assert (config.rope.amplitude, config.local_rope.base) == (1.25, 500_000.0)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "scale"),
+    [
+        ({"rope.scaling.factor": np.float32(4)}, 4.0),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": np.float32(4)}, 4.0),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": np.float32(4)}, 1.0),
+        ({"rope.scale_linear": np.float32(4)}, 4.0),  # as files of 2023 say it
+        ({}, 1.0),
+    ],
+)
+def test_a_linear_scaling_is_what_llama_cpp_reads(metadata, scale, tmp_path):
+    assert in_gguf(tmp_path / "a.gguf", "qwen2", "qwen2", **metadata).rope.scale == scale
+
+
 def test_a_window_of_0_is_none(tmp_path):
     zeros = {"attention.sliding_window": np.uint32(0), "expert_count": np.uint32(0)}
     assert in_gguf(tmp_path / "a.gguf", "phi3", "phi3", **zeros).window is None
