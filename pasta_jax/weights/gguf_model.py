@@ -121,7 +121,7 @@ def _window(file: _Metadata, family: Family, rope: dict[str, Any], path: Path) -
         every = period(every, False, True, _KEYS["every"], "is global", path)
     fields: dict[str, Any] = {"global_every": every or family.features.get("global_every", file.layers + 1)}
     is_known = "local_rope" in family.features
-    local = {"base": file.local_base or file.rope_base}  # unscaled
+    local = {"base": file.local_base or file.rope_base, "scale": 1.0}
     if "local_rope" in family.options and (file.local_base if is_known else local != rope):
         fields["local_rope"] = local
     return fields

@@ -56,6 +56,14 @@ def test_olmo_3_files_state_the_whole_factor_of_yarn(tmp_path):
     assert (config.rope.amplitude, config.local_rope.base) == (1.25, 500_000.0)
 
 
+def test_without_a_scaling_local_layers_have_the_rope_of_all_as_from_a_folder(tmp_path):
+    config = dataclasses.replace(VARIANTS["olmo3"], **IN_GGUF["olmo3"] | {"rope": Rope(500_000.0), "local_rope": None})
+    (tmp_path / "a.gguf").write_bytes(gguf_bytes("olmo2", config)[0])
+    (tmp_path / "config.json").write_text(json.dumps(config_file.config_to_json(config, None)))
+    found = gguf_model.read_config(GGUF.open(tmp_path / "a.gguf"))[1], config_file.read_config(tmp_path)[1]
+    assert [(one.rope, one.local_rope) for one in found] == [(Rope(500_000.0), None)] * 2
+
+
 @pytest.mark.parametrize(
     ("metadata", "scale"),
     [
