@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from pasta_jax.models.adapters import with_own
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
-from pasta_jax.models.kernels.cpu.calls import STEP, holds_panels, product, rows_of, sums
+from pasta_jax.models.kernels.cpu.calls import STEP, holds_panels, product, rows_of, sums, waves
 
 PRODUCT = "product"  # the name of a product with a kernel, for what a backward pass need not compute again
 kernel_init = nn.initializers.normal(stddev=0.02)
@@ -157,19 +157,19 @@ def of_size_one(x, eps: float, ordered: bool = False):
     return x32 * lax.rsqrt(mean + eps)
 
 
-def rotate(x_BxTxHxD, waves):
+def rotate(x_BxTxHxD, waves_BxTx1xC):
     """Rotary positions by halves: pair (i, i + C) is rotated by its wave's angle. Elements from 2C on stay."""
-    cos_BxTx1xC, sin_BxTx1xC = waves
+    cos_BxTx1xC, sin_BxTx1xC = waves_BxTx1xC
     pairs = cos_BxTx1xC.shape[-1]
     a, b, rest = jnp.split(x_BxTxHxD, (pairs, 2 * pairs), axis=-1)
     rotated = (a * cos_BxTx1xC - b * sin_BxTx1xC, b * cos_BxTx1xC + a * sin_BxTx1xC, rest)
     return jnp.concatenate(rotated, axis=-1).astype(x_BxTxHxD.dtype)
 
 
-def rope_waves(rope: Rope, head_dim: int, positions_BxT):
-    """Cosine and sine of every position and pair, each [B, T, 1, D/2] in float32."""
+def rope_waves(rope: Rope, head_dim: int, positions_BxT, kernel: bool = False):
+    """Cosine and sine of every position and pair, each [B, T, 1, D/2] in float32; by our own kernel, or XLA."""
     angles = positions_BxT[:, :, None, None] * jnp.asarray(rope.frequencies(head_dim), jnp.float32)[None, None, None]
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    cos, sin = waves(angles) if kernel else (jnp.cos(angles), jnp.sin(angles))
     return (cos, sin) if rope.amplitude == 1.0 else (cos * rope.amplitude, sin * rope.amplitude)
 
 

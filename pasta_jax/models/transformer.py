@@ -159,10 +159,11 @@ def trunk(
         x_BxTxE = jnp.where(cache.in_use(key_positions_BxS.shape[1])[..., None], x_BxTxE, 0)
     x_BxTxE = scaled(x_BxTxE, config.embed**0.5 if config.scaled_embed else config.embed_scale)
     own_LxBxTxP = owned(params, config, tokens_BxT, x_BxTxE) if config.layer_embed else None
-    waves = rope_waves(config.rope, config.global_head_dim or config.head_dim, positions_BxT)
+    kernel = uses_kernels(params)
+    waves = rope_waves(config.rope, config.global_head_dim or config.head_dim, positions_BxT, kernel)
     waves_local = waves
     if config.local_rope is not None or config.global_head_dim is not None:
-        waves_local = rope_waves(config.local_rope or config.rope, config.head_dim, positions_BxT)
+        waves_local = rope_waves(config.local_rope or config.rope, config.head_dim, positions_BxT, kernel)
     unmoved = jnp.ones_like(waves[0]), jnp.zeros_like(waves[1])
 
     def layer(params_l, x, kv, l, see, waves, own, config_l):

@@ -156,6 +156,13 @@ def sums(x):
     return jax.ffi.ffi_call(target("sums"), result)(x.reshape(-1, x.shape[-1])).reshape(x.shape[:-1])
 
 
+def waves(angles):
+    """Cosines and sines of angles, computed once: XLA makes them part of each layer's work, for each of its heads."""
+    flat = angles.reshape(-1)
+    found = jax.ffi.ffi_call(target("waves"), [jax.ShapeDtypeStruct(flat.shape, jnp.float32)] * 2)(flat)
+    return tuple(one.reshape(angles.shape) for one in found)
+
+
 def draws(logits_NxV, temperature_N, top_k_N, top_p_N, min_p_N, key_Nx2, ids_V=None):
     """The places of drawn ids, int32 [N]: argmax(logits / temperature + gumbel), with the noise of jax.random's key.
 

@@ -294,6 +294,20 @@ ffi::Error sums(ffi::BufferR2<ffi::F32> x, ffi::ResultBufferR1<ffi::F32> y) {
   return ffi::Error::Success();
 }
 
+// Cosines and sines. XLA would compute those of rotary positions again in each layer, for each head.
+void cosines(const float* angles, float* cos, float* sin, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) cos[i] = std::cos(angles[i]), sin[i] = std::sin(angles[i]);
+}
+
+ffi::Error waves(ffi::BufferR1<ffi::F32> angles, ffi::ResultBufferR1<ffi::F32> cos, ffi::ResultBufferR1<ffi::F32> sin) {
+  const int64_t count = angles.dimensions()[0];
+  if (cos->dimensions()[0] != count || sin->dimensions()[0] != count) {
+    return ffi::Error::InvalidArgument("pasta_jax: angles, cosines and sines don't fit");
+  }
+  cosines(angles.typed_data(), cos->typed_data(), sin->typed_data(), count);
+  return ffi::Error::Success();
+}
+
 using Column = ffi::BufferR1<ffi::F32>;
 
 ffi::Error draws(ffi::BufferR2<ffi::F32> logits, Column temperature, ffi::BufferR1<ffi::S32> top_k, Column top_p,
@@ -326,6 +340,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_draws, draws,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums,
                               ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::F32>>().Ret<ffi::BufferR1<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_waves, waves,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::BufferR1<ffi::F32>>()
+                                  .Ret<ffi::BufferR1<ffi::F32>>()
+                                  .Ret<ffi::BufferR1<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_written, written,
                               ffi::Ffi::Bind()
@@ -414,6 +434,8 @@ void pasta_draw(const float* logits, const float* temperature, const int32_t* to
                 const float* min_p, const uint32_t* key, const int32_t* ids, int32_t* place, int64_t rows, int64_t count) {
   draw({logits, temperature, top_k, top_p, min_p, key, ids, place, rows, count});
 }
+
+void pasta_cosines(const float* angles, float* cos, float* sin, int64_t count) { cosines(angles, cos, sin, count); }
 
 void pasta_add_up(const float* x, float* y, int64_t rows, int64_t length) { add_up(x, y, rows, length); }
 

@@ -17,6 +17,7 @@ extern "C" void pasta_multiply(const float*, const void*, const void*, const voi
 extern "C" void pasta_draw(const float*, const float*, const int32_t*, const float*, const float*, const uint32_t*,
                            const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
+extern "C" void pasta_cosines(const float*, float*, float*, int64_t);
 extern "C" void pasta_order(const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_write(const float*, const float*, const int32_t*, const int32_t*, float*, float*, const int64_t*);
 extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, const int32_t*, float*, const int64_t*,
@@ -73,6 +74,9 @@ int products(unsigned seed) {
     std::vector<float> total(rows), three(rows * inputs, 3.f);
     pasta_add_up(three.data(), total.data(), rows, inputs);
     for (float value : total) wrong += value != 3.f * inputs;
+    std::vector<float> cosines(rows), sines(rows);
+    pasta_cosines(total.data(), cosines.data(), sines.data(), rows);
+    for (int r = 0; r < rows; ++r) wrong += std::abs(cosines[r] * cosines[r] + sines[r] * sines[r] - 1) > 1e-5f;
     std::vector<float> logits(rows * outputs), temperatures(rows, round % 2);
     for (float& value : logits) value = next(400) / 100.f - 2;
     for (int r = 0; r < rows; ++r) logits[r * outputs + r % outputs] = 60;  // more than all noise

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.models.kernels.cpu import library as kernels
-from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, of_blocks, product, rows_of
+from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, of_blocks, product, rows_of, waves
 from pasta_jax.models.kernels.cpu.quantized import Blocks
 from tests.helpers.coded import in_halves, random_blocks, with_factors
 
@@ -288,3 +288,10 @@ def test_fields_that_do_not_fit_are_refused(field, shape, dtype, library):
     product(x, matrix, 64)
     with pytest.raises(jax.errors.JaxRuntimeError, match="rows, panels and result don't fit"):
         product(x, matrix | {field: np.zeros(shape, dtype)}, 64)
+
+
+def test_cosines_and_sines_are_those_of_xla(library):
+    angles = np.random.default_rng(5).uniform(-1e5, 1e5, (2, 3, 1, 32)).astype(np.float32)
+    mine, xlas = jax.jit(waves)(angles), jax.jit(lambda x: (jnp.cos(x), jnp.sin(x)))(angles)
+    for one, other in zip(mine, xlas, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1.2e-7)
