@@ -11,8 +11,8 @@ from jax import lax
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import is_mixed, mixed_attention
 from pasta_jax.models.kernels.blocked import blocked_attention
+from pasta_jax.models.kernels.cpu.calls import Seen, holds_panels, visible
 from pasta_jax.models.kernels.cpu.calls import attend as attend_visible
-from pasta_jax.models.kernels.cpu.calls import holds_panels
 from pasta_jax.models.kernels.cpu.calls import written as written_in_place
 from pasta_jax.models.kernels.pool_tpu import write_and_attend
 from pasta_jax.models.mask import HIDDEN, MaskSpec, PoolSpec
@@ -32,6 +32,14 @@ class Cache:
     fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
     packed: Packed | None = None  # the rows to compute; None: all
     order_BxS: jax.Array | None = None  # int32; the slots in the order in which our kernel adds up; None: as they are
+
+    def seen(self, see_BxTxS) -> Seen:
+        """What our kernel reads in place of a mask."""
+        order_BxS = self.order_BxS
+        if order_BxS is None:
+            lanes, _, slots = see_BxTxS.shape
+            order_BxS = jnp.broadcast_to(jnp.arange(slots), (lanes, slots))
+        return visible(see_BxTxS, order_BxS)
 
     def in_use(self, slots: int) -> jax.Array:
         """Which of the computed rows have a token, bool [B, T] or [1, C]: those with one of so many slots."""
@@ -64,17 +72,14 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
         with jax.named_scope("write"):
             write = write_by_kernel if holds_panels(out) else write_kv
             written = kv if k is None else write(kv, l, cache.lanes, slots_BxT, k, v)
-        if cache.lanes is None and holds_panels(out) and sinks is None:
-            pools = (pool[l] for pool in written)
-            order_BxS = cache.order_BxS
-            if order_BxS is None:
-                order_BxS = jnp.broadcast_to(jnp.arange(see.shape[2]), (see.shape[0], see.shape[2]))
-            read = attend_visible(q, *pools, see, order_BxS, config.score_scale, config.attention_cap)
+        if isinstance(see, Seen):
+            read = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
         else:
             read = attend_prefix(config, q, written, l, see, cache, sinks)
     read = read if packed is None else packed.pack(read)[None]
     if not isinstance(see, PoolSpec):  # a kernel for accelerators, which take no fewer products
-        read = jnp.where(cache.in_use(see.shape[-1])[..., None, None, None], read, 0)
+        slots = (see.slots_BxTxS if isinstance(see, Seen) else see).shape[-1]
+        read = jnp.where(cache.in_use(slots)[..., None, None, None], read, 0)
     return read, written
 
 

@@ -165,6 +165,11 @@ def trunk(
     if config.local_rope is not None or config.global_head_dim is not None:
         waves_local = rope_waves(config.local_rope or config.rope, config.head_dim, positions_BxT, kernel)
     unmoved = jnp.ones_like(waves[0]), jnp.zeros_like(waves[1])
+    reads_visible = kernel and cache is not None and cache.lanes is None and not config.sinks
+    if reads_visible and not isinstance(see_BxTxS, PoolSpec):
+        is_same = see_local is see_BxTxS
+        see_BxTxS = cache.seen(see_BxTxS)
+        see_local = see_BxTxS if is_same else cache.seen(see_local)
 
     def layer(params_l, x, kv, l, see, waves, own, config_l):
         params_l = params_l if cache is not None else with_gate_and_up(jax.tree.map(as_bfloat16, params_l))

@@ -21,42 +21,57 @@ TARGET TOGETHER void prefetch(const float* from, const Heads& a, int64_t i) {
   for (int64_t d = 0; d < a.dims; d += 16) __builtin_prefetch(row + d);
 }
 
+// The scores of G query heads for four slots, from slot i of the visible ones on; beyond the last, its own once more.
+template <int G>
+TARGET TOGETHER void score(const Heads& a, const float* q, float* weights, int64_t i) {
+  const int64_t whole = a.dims / LANES * LANES;
+  const float* keys[4];
+  for (int n = 0; n < 4; ++n) {
+    keys[n] = a.k + a.slots[std::min(i + n, a.visible - 1)] * a.dims;
+    prefetch(a.k, a, i + n + AHEAD);
+  }
+  Vector sums[G][4] = {};
+  for (int64_t d = 0; d < whole; d += LANES) {
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+      const Vector query = load(q + g * a.dims + d);
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) sums[g][n] += load(keys[n] + d) * query;
+    }
+  }
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+    Four scores = four_sums(sums[g]);
+    for (int64_t d = whole; d < a.dims; ++d) {
+      for (int n = 0; n < 4; ++n) scores[n] += keys[n][d] * q[g * a.dims + d];
+    }
+    scores *= a.scale;
+    std::memcpy(weights + g * a.width + i, &scores, sizeof scores);
+  }
+}
+
 // The weights of G query heads: softmax over the visible slots, without the division by its sum, which is returned.
 template <int G>
 TARGET TOGETHER void weigh(const Heads& a, int64_t from, float* totals) {
-  const int64_t whole = a.dims / LANES * LANES;
-  const float* q = a.q + from * a.dims;
-  float* weights = a.weights + from * a.visible;
-  float most[G];
-  for (int g = 0; g < G; ++g) most[g] = -INFINITY;
-  for (int64_t i = 0; i < a.visible; ++i) {
-    const float* key = a.k + a.slots[i] * a.dims;
-    prefetch(a.k, a, i + AHEAD);
-    Vector sums[G] = {};
-    for (int64_t d = 0; d < whole; d += LANES) {
-      const Vector keys = load(key + d);
-#pragma GCC unroll 4
-      for (int g = 0; g < G; ++g) sums[g] += keys * load(q + g * a.dims + d);
-    }
-    for (int g = 0; g < G; ++g) {
-      float score = sum(sums[g]);
-      for (int64_t d = whole; d < a.dims; ++d) score += key[d] * q[g * a.dims + d];
-      weights[g * a.visible + i] = score * a.scale;
-    }
-  }
+  float* weights = a.weights + from * a.width;
+  for (int64_t i = 0; i < a.visible; i += 4) score<G>(a, a.q + from * a.dims, weights, i);
   for (int g = 0; g < G; ++g) {
-    float* row = weights + g * a.visible;
+    float* row = weights + g * a.width;
     if (a.cap != 0) {
       for (int64_t i = 0; i < a.visible; ++i) row[i] = a.cap * std::tanh(row[i] / a.cap);
     }
-    for (int64_t i = 0; i < a.visible; ++i) most[g] = std::max(most[g], row[i]);
+    std::fill(row + a.visible, row + a.width, -INFINITY);
+    Vector most = load(row);
+    for (int64_t i = LANES; i < a.width; i += LANES) {
+      const Vector part = load(row + i);
+      most = part > most ? part : most;
+    }
+    float greatest = -INFINITY;
+    for (int i = 0; i < LANES; ++i) greatest = std::max(greatest, most[i]);
     totals[g] = 0;
-    for (int64_t i = 0; i < a.visible; i += LANES) {
-      Vector part = Vector{} - INFINITY;
-      const int64_t count = std::min<int64_t>(LANES, a.visible - i);
-      std::memcpy(&part, row + i, count * sizeof(float));
-      part = exponential(part - most[g]);
-      std::memcpy(row + i, &part, count * sizeof(float));
+    for (int64_t i = 0; i < a.width; i += LANES) {
+      const Vector part = exponential(load(row + i) - greatest);
+      std::memcpy(row + i, &part, sizeof part);
       totals[g] += sum(part);
     }
   }
@@ -66,7 +81,7 @@ TARGET TOGETHER void weigh(const Heads& a, int64_t from, float* totals) {
 template <int G, int V>
 TARGET TOGETHER void mix(const Heads& a, int64_t from, int64_t at, const float* totals) {
   Vector sums[G][V] = {};
-  const float* weights = a.weights + from * a.visible;
+  const float* weights = a.weights + from * a.width;
   for (int64_t i = 0; i < a.visible; ++i) {
     const float* value = a.v + a.slots[i] * a.dims + at;
     if (at == 0) prefetch(a.v, a, i + AHEAD);
@@ -74,7 +89,7 @@ TARGET TOGETHER void mix(const Heads& a, int64_t from, int64_t at, const float* 
     for (int v = 0; v < V; ++v) values[v] = load(value + v * LANES);
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) {
-      const float weight = weights[g * a.visible + i];
+      const float weight = weights[g * a.width + i];
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) sums[g][v] += values[v] * weight;
     }
@@ -97,7 +112,7 @@ TARGET void heads_of(const Heads& a, int64_t from) {
   for (; at < a.dims; ++at) {
     for (int g = 0; g < G; ++g) {
       float sum = 0;
-      for (int64_t i = 0; i < a.visible; ++i) sum += a.weights[(from + g) * a.visible + i] * a.v[a.slots[i] * a.dims + at];
+      for (int64_t i = 0; i < a.visible; ++i) sum += a.weights[(from + g) * a.width + i] * a.v[a.slots[i] * a.dims + at];
       a.out[(from + g) * a.dims + at] = sum / totals[g];
     }
   }

@@ -6,7 +6,7 @@ can't divide the calls over devices.
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -122,14 +122,25 @@ def product(x_NxI, matrix: Mapping[str, Any], outputs: int):
     return lax.dynamic_update_slice_in_dim(y_NxO, exact_NxR, matrix["exact_at"][0], axis=1)
 
 
-def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, order_BxS, scale: float, cap: float | None):
-    """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero.
+class Seen(NamedTuple):
+    """The slots that each row sees, in the order in which its sums add up."""
 
-    Its sums add up in this order of the slots.
-    """
+    slots_BxTxS: jax.Array  # int32; anything after as many
+    count_BxT: jax.Array  # int32
+
+
+def visible(see_BxTxS, order_BxS) -> Seen:
+    """The slots that rows see, in this order of a lane's slots. Once a step: layers and heads all see the same."""
+    sizes = see_BxTxS.shape, see_BxTxS.shape[:2]
+    result = [jax.ShapeDtypeStruct(size, jnp.int32) for size in sizes]
+    return Seen(*jax.ffi.ffi_call(target("visible"), result)(see_BxTxS, order_BxS))
+
+
+def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, seen: Seen, scale: float, cap: float | None):
+    """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero."""
     result = jax.ShapeDtypeStruct(q_BxTxKxGxD.shape, jnp.float32)
-    arguments = q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, see_BxTxS, order_BxS
-    return jax.ffi.ffi_call(target("attention"), result)(*arguments, scale=np.float32(scale), cap=np.float32(cap or 0))
+    call = jax.ffi.ffi_call(target("attention"), result)
+    return call(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, *seen, scale=np.float32(scale), cap=np.float32(cap or 0))
 
 
 def written(keys_LxKxSxD, values_LxKxSxD, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD):

@@ -130,9 +130,10 @@ struct Products {
 struct Heads {
   const float *q, *k, *v;  // [G, D], [S, D], [S, D]
   float* out;              // [G, D]
-  const int32_t* slots;    // the visible ones
-  float* weights;          // room for as many per query head
-  int64_t visible, groups, dims;
+  const int32_t* slots;    // the visible ones, in the order in which sums add up
+  float* weights;          // [G, width]
+  int64_t visible, width;  // width: as many slots, to whole vectors of any instruction set
+  int64_t groups, dims;
   float scale, cap;  // cap 0: none
 };
 

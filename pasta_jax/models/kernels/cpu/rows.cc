@@ -167,12 +167,11 @@ ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::A
 
 using Queries = ffi::Buffer<ffi::F32, 5>;
 
-// q and out [B, T, K, G, D], k and v [B, K, S, D], see [B, T, S]. The result of a row that sees nothing is zero. Sums
-// add up in the order of slots that `order` [B, S] gives.
+// q and out [B, T, K, G, D], k and v [B, K, S, D]. A row sees `counts` [B, T] slots, the first of `seen` [B, T, S], and
+// its sums add up in their order. The result of a row that sees nothing is zero.
 struct Attention {
   const float *q, *k, *v;
-  const bool* see;
-  const int32_t* order;
+  const int32_t *seen, *counts;
   float* out;
   int64_t lanes, rows, heads, groups, slots, dims;
   float scale, cap;
@@ -183,36 +182,53 @@ void attend(const Attention& a) {
   pool().run(a.lanes * a.rows * a.heads, [&](int64_t part) {
     const int64_t row = part / a.heads, lane = row / a.rows, head = part % a.heads;
     const int64_t pool_at = (lane * a.heads + head) * a.slots * a.dims, row_at = part * a.groups * a.dims;
-    thread_local std::vector<int32_t> slots;
     thread_local std::vector<float> weights;
-    slots.resize(a.slots);
-    const bool* see = a.see + row * a.slots;
-    const void* first = std::memchr(see, true, a.slots);  // most rows of many lanes see nothing
-    const int32_t* order = a.order + lane * a.slots;
-    int64_t visible = 0;
-    for (int64_t i = first == nullptr ? a.slots : 0; i < a.slots; ++i) {
-      const int64_t s = order[i];
-      if (s < 0 || s >= a.slots) continue;
-      slots[visible] = s;
-      visible += see[s];
-    }
-    weights.resize(visible * a.groups);
-    one({a.q + row_at, a.k + pool_at, a.v + pool_at, a.out + row_at, slots.data(), weights.data(), visible, a.groups,
-         a.dims, a.scale, a.cap});
+    const int64_t visible = std::clamp<int64_t>(a.counts[row], 0, a.slots);
+    const int64_t width = (visible + 15) / 16 * 16;
+    weights.resize(width * a.groups);
+    one({a.q + row_at, a.k + pool_at, a.v + pool_at, a.out + row_at, a.seen + row * a.slots, weights.data(), visible,
+         width, a.groups, a.dims, a.scale, a.cap});
   });
 }
 
 ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> k,
-                     ffi::BufferR4<ffi::F32> v, ffi::BufferR3<ffi::PRED> see, ffi::BufferR2<ffi::S32> order,
+                     ffi::BufferR4<ffi::F32> v, ffi::BufferR3<ffi::S32> seen, ffi::BufferR2<ffi::S32> counts,
                      ffi::Result<Queries> out) {
-  const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = see.dimensions(), os = order.dimensions();
-  const bool fits = qs[0] == ks[0] && qs[0] == ss[0] && qs[1] == ss[1] && qs[2] == ks[1] && ks[2] == ss[2] &&
-                    qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin()) && os[0] == qs[0] && os[1] == ks[2];
+  const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = seen.dimensions(), cs = counts.dimensions();
+  const bool fits = qs[0] == ks[0] && are(ss, qs[0], qs[1], ks[2]) && cs[0] == qs[0] && cs[1] == qs[1] &&
+                    qs[2] == ks[1] && qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
   if (!fits || q.element_count() != out->element_count()) {
-    return ffi::Error::InvalidArgument("pasta_jax: queries, keys, values and mask don't fit each other");
+    return ffi::Error::InvalidArgument("pasta_jax: queries, keys, values and visible slots don't fit each other");
   }
-  attend({q.typed_data(), k.typed_data(), v.typed_data(), see.typed_data(), order.typed_data(), out->typed_data(), qs[0],
-          qs[1], qs[2], qs[3], ks[2], qs[4], scale, cap});
+  attend({q.typed_data(), k.typed_data(), v.typed_data(), seen.typed_data(), counts.typed_data(), out->typed_data(),
+          qs[0], qs[1], qs[2], qs[3], ks[2], qs[4], scale, cap});
+  return ffi::Error::Success();
+}
+
+// The slots that rows see, of those in `order` [B, S] and in its order, and how many: see and seen [B, T, S].
+void see_slots(const bool* see, const int32_t* order, int32_t* seen, int32_t* counts, int64_t lanes, int64_t rows,
+               int64_t slots) {
+  for (int64_t row = 0; row < lanes * rows; ++row, see += slots, seen += slots) {
+    const int32_t* of_lane = order + row / rows * slots;
+    const void* first = std::memchr(see, true, slots);  // most rows of many lanes see nothing
+    int64_t count = 0;
+    for (int64_t i = first == nullptr ? slots : 0; i < slots; ++i) {
+      const int64_t s = of_lane[i];
+      if (s < 0 || s >= slots) continue;
+      seen[count] = s;
+      count += see[s];
+    }
+    counts[row] = count;
+  }
+}
+
+ffi::Error visible(ffi::BufferR3<ffi::PRED> see, ffi::BufferR2<ffi::S32> order, ffi::ResultBufferR3<ffi::S32> seen,
+                   ffi::ResultBufferR2<ffi::S32> counts) {
+  const auto ss = see.dimensions(), os = order.dimensions(), vs = seen->dimensions(), cs = counts->dimensions();
+  if (os[0] != ss[0] || os[1] != ss[2] || !are(vs, ss[0], ss[1], ss[2]) || cs[0] != ss[0] || cs[1] != ss[1]) {
+    return ffi::Error::InvalidArgument("pasta_jax: mask and order don't fit each other");
+  }
+  see_slots(see.typed_data(), order.typed_data(), seen->typed_data(), counts->typed_data(), ss[0], ss[1], ss[2]);
   return ffi::Error::Success();
 }
 
@@ -358,6 +374,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_written, written,
                                   .Ret<ffi::BufferR4<ffi::F32>>()
                                   .Ret<ffi::BufferR4<ffi::F32>>());
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_visible, visible,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::BufferR3<ffi::PRED>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
+                                  .Ret<ffi::BufferR3<ffi::S32>>()
+                                  .Ret<ffi::BufferR2<ffi::S32>>());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_ordered, ordered,
                               ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::S32>>().Ret<ffi::BufferR2<ffi::S32>>());
 
@@ -368,7 +391,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                                   .Arg<Queries>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
-                                  .Arg<ffi::BufferR3<ffi::PRED>>()
+                                  .Arg<ffi::BufferR3<ffi::S32>>()
                                   .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Ret<Queries>());
 
@@ -417,7 +440,9 @@ int pasta_level(const char* name) {
 // Without XLA, for tests. `sizes`: lanes, rows, heads, groups, slots and dims.
 void pasta_attend(const float* q, const float* k, const float* v, const bool* see, const int32_t* order, float* out,
                   const int64_t* sizes, float scale, float cap) {
-  attend({q, k, v, see, order, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
+  std::vector<int32_t> counts(sizes[0] * sizes[1]), seen(counts.size() * sizes[4]);
+  see_slots(see, order, seen.data(), counts.data(), sizes[0], sizes[1], sizes[4]);
+  attend({q, k, v, seen.data(), counts.data(), out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
 }
 
 void pasta_order(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {

@@ -1,6 +1,7 @@
 // Vectors of one instruction set, and codes as vectors of floats. Included by level.h.
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float))));
+typedef float Four __attribute__((vector_size(4 * sizeof(float))));
 typedef int32_t Integers __attribute__((vector_size(LANES * sizeof(int32_t))));
 
 TARGET TOGETHER Vector load(const float* from) {
@@ -86,11 +87,33 @@ TARGET TOGETHER Vector codes(const Integers* words, int n) {
 }
 
 TARGET TOGETHER float sum(Vector vector) {
-  typedef float Four __attribute__((vector_size(4 * sizeof(float))));
   Four parts[LANES / 4];
   std::memcpy(parts, &vector, sizeof vector);
   for (int width = LANES / 8; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
   }
   return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+}
+
+// The sums of four vectors, each added up as above.
+TARGET TOGETHER Four four_sums(const Vector* of) {
+#if LANES == 16
+  const __m512 a = (__m512)of[0], b = (__m512)of[1], c = (__m512)of[2], d = (__m512)of[3];
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+  const __m512 fours = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  const __m512 pairs = _mm512_add_ps(fours, _mm512_permute_ps(fours, 0x4e));
+  const __m512 all = _mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0xb1));
+  const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  return (Four)_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, all));
+#elif LANES == 8
+  const __m256 a = (__m256)of[0], b = (__m256)of[1], c = (__m256)of[2], d = (__m256)of[3];
+  const __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  const __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(c, d, 0x20), _mm256_permute2f128_ps(c, d, 0x31));
+  const __m256 pairs = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  const __m256 all = _mm256_hadd_ps(pairs, pairs);  // of a, c, a, c, b, d, b, d
+  return (Four)_mm_unpacklo_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+#else
+  return Four{sum(of[0]), sum(of[1]), sum(of[2]), sum(of[3])};
+#endif
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.models.attention import write_by_kernel
-from pasta_jax.models.kernels.cpu.calls import attend, by_thread, written
+from pasta_jax.models.kernels.cpu.calls import attend, by_thread, visible, written
 from pasta_jax.models.pool import write_kv
 from tests.models.kernels.cpu.test_calls import at_any_address, every_level
 
@@ -56,11 +56,12 @@ def test_attention_in_a_program_ignores_hidden_slots_whatever_they_hold(library)
     for pool in (k, v):
         pool[~see.any(axis=1)[:, None].repeat(2, axis=1)] = np.nan
     order = np.broadcast_to(np.arange(40, dtype=np.int32), (2, 40))
-    result = jax.jit(lambda *arrays: attend(*arrays, 0.25, None))(q, k, v, see, order)
+    result = jax.jit(lambda *arrays: attend(*arrays[:3], visible(*arrays[3:]), 0.25, None))(q, k, v, see, order)
     np.testing.assert_allclose(result, expected, atol=5e-6)
-    for wrong in ((see[:, :, 1:], order), (see, order[:, 1:])):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="queries, keys, values and mask don't fit"):
-            attend(*map(jnp.asarray, (q, k, v, *wrong)), 0.25, None)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="mask and order don't fit"):
+        visible(see, order[:, 1:])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="queries, keys, values and visible slots don't fit"):
+        attend(q, k, v, visible(see[:, :, 1:], order[:, 1:]), 0.25, None)
 
 
 def test_attention_adds_up_by_thread_whatever_else_is_in_the_pool(library):
@@ -79,7 +80,7 @@ def test_attention_adds_up_by_thread_whatever_else_is_in_the_pool(library):
                 pool[0][:, np.flatnonzero(thread[0] == of)] = rows[:, 30 * of : 30 * (of + 1)]
         order = by_thread(jnp.asarray(thread))
         assert (np.asarray(order)[0] == np.argsort(thread[0], kind="stable")).all()
-        results.append(np.asarray(attend(q, k, v, (thread < 2)[:, None], order, 0.25, None)))
+        results.append(np.asarray(attend(q, k, v, visible((thread < 2)[:, None], order), 0.25, None)))
     assert np.isfinite(results[0]).all()
     assert all((result == results[0]).all() for result in results[1:])
 
@@ -90,9 +91,9 @@ def test_attention_to_extreme_scores(library):
     v = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
     see, order = np.ones((1, 1, 3), bool), np.arange(3, dtype=np.int32)[None]
     k[0, 0, :, 0] = 1e4, -1e4, 0
-    np.testing.assert_array_equal(attend(q, k, v, see, order, 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
+    np.testing.assert_array_equal(attend(q, k, v, visible(see, order), 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
     k[0, 0, 1, 0] = np.nan
-    assert np.isnan(attend(q, k, v, see, order, 1.0, None)).all()
+    assert np.isnan(attend(q, k, v, visible(see, order), 1.0, None)).all()
 
 
 @pytest.mark.parametrize("lanes", [None, [2, 0]])
