@@ -49,7 +49,8 @@ def answer(
     prefix = model.tokenizer.chat([*history, ("user", ask_point(question, points))])
     beginnings = [model.tokenizer.encode(point.heading) for point in points]
     if shared:
-        one_lane = dataclasses.replace(config, lanes=1, rows=options.most_points + 1)  # main's row is not used
+        # Main's row is not used. Points begin at once: a pool of them has no prices to admit them by.
+        one_lane = dataclasses.replace(config, lanes=1, rows=options.most_points + 1, forks="eager")
         written = decode_points(model, prefix, beginnings, sequential.rules, options.point_tokens, one_lane)
     else:
         written = _decode_apart(model, prefix, beginnings, sequential, options.point_tokens, config)

@@ -112,6 +112,16 @@ def test_points_that_share_a_pool_are_written_as_if_alone(skeletons):
         assert shared == unshared
 
 
+def test_points_begin_at_once_however_chunks_do(skeletons):
+    """Nobody measures prices for a pool of points."""
+    skeletons("1. a\n2. b")
+    eager, admitted = (
+        answer(tiny_model(), ASKED, request(), OPTIONS, dataclasses.replace(CONFIG, forks=forks), True)
+        for forks in ("eager", "admitted")
+    )
+    assert (admitted.text, admitted.steps) == (eager.text, eager.steps)
+
+
 def test_without_a_skeleton_the_question_is_answered_sequentially(skeletons):
     skeletons("Sure!")
     plain = decoding.generate(tiny_model(), [request()], DecodeConfig(1, 1, 512))[0]
