@@ -110,7 +110,7 @@ def learn(
         loss=preference_loss(
             scoring(train, stage.sft),
             loss,
-            Grammar(tokenizer.tags, tokenizer.end_of_turn) if settings.loss.legal else None,
+            Grammar(tokenizer.tags, tokenizer.stop_ids) if settings.loss.legal else None,
         ),
         optimizer=optimizer,
         learning_rate=schedule(train, steps),

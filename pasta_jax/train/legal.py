@@ -21,11 +21,12 @@ class Grammar:
     """The ids that are legal in some places only."""
 
     tags: TagIds
-    end_of_turn: int
+    stop_ids: tuple[int, ...]  # all that end a turn
 
     def illegal(self) -> np.ndarray:
-        """bool [5, 69]: whether a tag, or last the end of the turn, is illegal in each state of a thread."""
-        kind_I = np.append(tag_kinds(self.tags.base + np.arange(NUM_TAGS), self.tags), TURN_END)
+        """bool [5, I]: whether a tag, or last an id that ends the turn, is illegal in each state of a thread."""
+        tag_kind_I = tag_kinds(self.tags.base + np.arange(NUM_TAGS), self.tags)
+        kind_I = np.append(tag_kind_I, [TURN_END] * len(self.stop_ids))
         return (kind_I[None] & FOLLOWS[:, None]) == 0
 
     def places(self, of_kind: dict[str, jax.Array]) -> jax.Array:
@@ -36,7 +37,8 @@ class Grammar:
     def losses(self, logits_BxSxV: jax.Array, all_BxS: jax.Array, place_BxS: jax.Array) -> jax.Array:
         """float32 [B, S]: the negative log-probability of being legal; `all` is the logsumexp of all logits."""
         of_tags = logits_BxSxV[:, :, self.tags.base : self.tags.end]
-        of_ids_BxSxI = jnp.concatenate([of_tags, logits_BxSxV[:, :, self.end_of_turn, None]], axis=2)
+        of_stops = (logits_BxSxV[:, :, id, None] for id in self.stop_ids)
+        of_ids_BxSxI = jnp.concatenate([of_tags, *of_stops], axis=2)
         of_illegal = jnp.where(jnp.asarray(self.illegal())[place_BxS], of_ids_BxSxI, -jnp.inf)
         illegal_BxS = jnp.exp(jax.nn.logsumexp(of_illegal, axis=2) - all_BxS)
         return -jnp.log1p(-jnp.minimum(illegal_BxS, 1.0 - CERTAIN))

@@ -93,7 +93,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
             scoring(settings.train, model),
             tuple(getattr(settings.weights, kind) for kind in KINDS),
             settings.weights.bracket,
-            Grammar(model.tokenizer.tags, model.tokenizer.end_of_turn) if settings.weights.legal else None,
+            Grammar(model.tokenizer.tags, model.tokenizer.stop_ids) if settings.weights.legal else None,
             settings.weights.legal,
         ),
         optimizer=optimizer,

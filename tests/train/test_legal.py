@@ -34,10 +34,11 @@ from tests.train.test_loss import (
     total,
 )
 
-GRAMMAR = Grammar(TAGS, TOKENIZER.end_of_turn)
+STOPS = (TOKENIZER.end_of_turn, TOKENIZER.bos)  # most tokenizers have two
+GRAMMAR = Grammar(TAGS, STOPS)
 PLACES = (MAIN, TOPIC, CHUNK)  # of labels
-IDS = [*range(TAGS.base, TAGS.end), TOKENIZER.end_of_turn]
-SPEC = LoopSpec(TAGS, (TOKENIZER.end_of_turn,), CONFIG.vocab, 2, (1, 2), (), PREDICTED, 64)
+IDS = [*range(TAGS.base, TAGS.end), *STOPS]
+SPEC = LoopSpec(TAGS, STOPS, CONFIG.vocab, 2, (1, 2), (), PREDICTED, 64)
 
 
 def test_the_same_ids_are_legal_as_in_decoding():
