@@ -172,7 +172,8 @@ def _train(
         probe=None,
         every=Intervals(log=10, held_out=0, probe=0, save=settings.save),
     )
-    state, about = new_state(trained, optimizer, train.seed), provenance(plain, _fingerprint(pairs), None)
+    state = new_state(trained, optimizer, train.seed)
+    about = provenance(plain, _fingerprint(pairs), None, model.fingerprint)
     result = fit(folder, training, state, start.frozen, about, Keep(newest=1), False, stopping)
     if not result.complete:
         return None

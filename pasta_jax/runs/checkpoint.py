@@ -42,6 +42,7 @@ class Provenance(TypedDict):
     config: dict[str, Any]
     data: str  # fingerprint
     positions: dict[str, Any] | None  # the fields of lang/structure.py::Positions; None: not trained on the tags
+    base: str  # fingerprint of the weights beside which an adapter is trained; empty: there are none
     git: str
     packages: dict[str, str]  # versions
 
@@ -55,10 +56,11 @@ class _About:
     sums: dict[str, Annotated[int, Meta(ge=0, lt=2**32)]]
 
 
-def provenance(config: dict[str, Any], data: str, positions: dict[str, Any] | None) -> Provenance:
+def provenance(config: dict[str, Any], data: str, positions: dict[str, Any] | None, base: str = "") -> Provenance:
     """The config, data and positions of a training run, with the code's revision and the packages' versions."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
-    return Provenance(config=config, data=data, positions=positions, git=git_revision(), packages=versions)
+    about = dict(config=config, data=data, positions=positions, base=base)
+    return Provenance(**about, git=git_revision(), packages=versions)
 
 
 def git_revision() -> str:

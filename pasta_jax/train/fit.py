@@ -50,13 +50,18 @@ def fit(
     """Train to the last step or until `stopping()`. `state` is that before the first step, placed on its devices.
 
     Its memory is taken over or freed. The folder holds checkpoints/ and metrics.jsonl. A checkpoint from training on
-    other data is refused.
+    other data, or of an adapter beside other weights, is refused.
     """
     with contextlib.closing(Checkpoints(folder / "checkpoints", provenance, keep.newest, keep.every)) as checkpoints:
         latest = checkpoints.latest()
         if latest is not None:
-            if checkpoints.about(latest)["data"] != provenance["data"]:
+            about = checkpoints.about(latest)
+            if about["data"] != provenance["data"]:
                 raise PastaError(f"{folder}: was started on other data; use another folder, or the original data")
+            if about.get("base", provenance["base"]) != provenance["base"]:  # older checkpoints have none
+                raise PastaError(
+                    f"{folder}: was started beside other weights; use another folder, or the model of then"
+                )
             like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), state)
             for leaf in jax.tree.leaves(state):  # the caller still refers to them: both states would be in memory
                 leaf.delete()

@@ -107,7 +107,8 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
     )
     if jax.process_index() == 0:
         run_config.write(workdir, plain)
-    made_from = provenance(plain, data.fingerprint, model.positions and dataclasses.asdict(model.positions))
+    positions, beside = model.positions and dataclasses.asdict(model.positions), model.fingerprint if frozen else ""
+    made_from = provenance(plain, data.fingerprint, positions, beside)
     result = fit(workdir, training, state, frozen, made_from, settings.keep, settings.tensorboard, stopping)
     say(f"peak memory {peak_gb():.2f} GB")
     folder = None

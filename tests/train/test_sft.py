@@ -273,6 +273,17 @@ def test_an_adapter_is_trained_further(tmp_path, base, adapted):
     assert (about.rank, about.alpha) == (2, 4.0)
 
 
+def test_a_stopped_adapter_does_not_go_on_beside_other_weights(tmp_path, base):
+    """Its checkpoint has the adapter alone, and what is written at the end names the base that is there then."""
+    shutil.copytree(base, tmp_path / "base")
+    changes = ADAPTER | {"model__path": str(tmp_path / "base"), "train__steps": 2, "every__probe": 0}
+    assert train(tmp_path / "run", stop_after=1, **changes).model is None
+    tensors = load_file(base / "model.safetensors")
+    save_file({name: -one for name, one in tensors.items()}, tmp_path / "base/model.safetensors", {"format": "pt"})
+    with pytest.raises(PastaError, match="run: was started beside other weights; use another folder, or the model"):
+        train(tmp_path / "run", **changes)
+
+
 @pytest.mark.slow
 def test_beside_a_base_in_bfloat16_an_adapter_is_trained_as_beside_a_wide_one_and_resumed_bit_equal(tmp_path, base):
     """Of a base whose numbers bfloat16 has, scanned here and unrolled there; nothing else is written."""
