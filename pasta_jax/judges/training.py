@@ -95,9 +95,9 @@ def run(
         plain = run_config.plain(settings)
         compared = {name: value for name, value in plain.items() if name != "only"}
         run_config.refuse_other(workdir, compared, run_config.plain(TrainJudgeSettings()))
-        run_config.write(workdir, compared)
-        write_json(workdir / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
         answers = verdicts.weak(verdicts.read(Path(settings.verdicts), settings.judges), settings.wins)
+        run_config.write(workdir, compared)  # of a run that has begun: what was refused is no setting of it
+        write_json(workdir / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
         reports = []
         for fold in settings.only or range(settings.folds):
             path = workdir / f"fold-{fold}" / REPORT

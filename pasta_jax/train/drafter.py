@@ -93,13 +93,13 @@ def run(settings: DrafterSettings, workdir: Path, stopping: Callable[[], bool] =
     with claim(workdir):
         plain = run_config.plain(settings)
         run_config.refuse_other(workdir, plain, run_config.plain(DrafterSettings()))
-        run_config.write(workdir, plain)
         model = load(settings.model, only_decoding=True, stacked=False)
         with doing("reading answers"):
             examples = examples_of(model, Path(settings.answers), settings.longest)
         held_out = max(1, round(settings.held_out * len(examples)))
         if held_out >= len(examples):
             raise PastaError(f"{settings.answers}: {len(examples)} answers are too few; decode more prompts")
+        run_config.write(workdir, plain)  # of a run that has begun: other settings than refused ones are not another's
         files = states_of(model, examples, workdir / "states", stopping)
         if files is None:
             return None

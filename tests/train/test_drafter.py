@@ -155,6 +155,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(folder, tmp_path):
     (tmp_path / "one.jsonl").write_text((folder / "answers.jsonl").read_text().splitlines()[0])
     with pytest.raises(PastaError, match="too few"):
         drafter.run(settings(folder, answers=str(tmp_path / "one.jsonl")), tmp_path / "one")
+    assert drafter.run(settings(folder), tmp_path / "one", lambda: True) is None  # what is refused begins no run
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "program": "<async>", "finish_reason": "stop"}')
     with pytest.raises(PastaError, match=r"bad\.jsonl: line 1"):
         drafter.run(settings(folder, answers=str(tmp_path / "bad.jsonl")), tmp_path / "bad")
