@@ -18,6 +18,7 @@ import scipy.stats
 
 from pasta_jax.data.example import Example, encode
 from pasta_jax.errors import PastaError
+from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import write_json
 from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.files.workdir import claim
@@ -93,9 +94,10 @@ def run(
     refuse_uneven_parts(settings.train, settings.rows)
     with claim(workdir):
         plain = run_config.plain(settings)
-        compared = {name: value for name, value in plain.items() if name != "only"}
-        run_config.refuse_other(workdir, compared, run_config.plain(TrainJudgeSettings()))
         answers = verdicts.weak(verdicts.read(Path(settings.verdicts), settings.judges), settings.wins)
+        content = {"verdicts (content)": fingerprints.of_texts(map(repr, answers))}  # older folders don't say
+        compared = {name: value for name, value in plain.items() if name != "only"} | content
+        run_config.refuse_other(workdir, compared, run_config.plain(TrainJudgeSettings()) | content)
         run_config.write(workdir, compared)  # of a run that has begun: what was refused is no setting of it
         write_json(workdir / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
         reports = []

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -212,3 +213,17 @@ def test_what_can_not_be_trained_is_refused(folder, tmp_path, monkeypatch, chang
     monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("trained"))
     with pytest.raises(PastaError, match=place):
         training.run(settings(folder, **changes), tmp_path)
+
+
+def test_a_folder_belongs_to_the_verdicts_that_it_learns_from(folder, tmp_path, monkeypatch):
+    """A judge of another fold that learnt from others would stand beside them; what can't be read begins no run."""
+    monkeypatch.setattr(training, "_fold", lambda *_: None)  # stopped
+    results, run = tmp_path / "results", tmp_path / "run"
+    with pytest.raises(PastaError, match=r"/nowhere: no \*/"):
+        training.run(settings(folder, verdicts="/nowhere"), run)
+    shutil.copytree(folder / "results", results)
+    for _ in range(2):
+        assert training.run(settings(folder, verdicts=str(results)), run) is None
+    shutil.rmtree(results / MODELS[0])
+    with pytest.raises(PastaError, match=r"run: was started with config\.verdicts \(content\) \w+, now it is \w+; "):
+        training.run(settings(folder, verdicts=str(results)), run)
