@@ -1,10 +1,10 @@
 """A client for language models behind OpenAI's API: pacing, retries, usage, answers cached on disk.
 
 The `openai` package sends the requests. It neither waits between them nor caches, and its retries can't be stopped or
-counted, so these are ours. The cache holds one JSON line per answer, keyed by a hash of the model and the messages; a
-resumed run is answered from it. A failure that may pass is no answer: it is never stored, and many in a row end the
-run. A refusal is one request's own if the endpoint answers a plain question, else it ends the run. The API key comes
-from the environment and goes into a header only.
+counted, so these are ours. The cache holds one JSON line per answer, keyed by a hash of the model and the messages (and
+of the address of one's own server); a resumed run is answered from it. A failure that may pass is no answer: it is
+never stored, and many in a row end the run. A refusal is one request's own if the endpoint answers a plain question,
+else it ends the run. The API key comes from the environment and goes into a header only.
 """
 
 import dataclasses
@@ -177,6 +177,8 @@ class Client:
         e = self._endpoint
         # "openai" once was a choice of the API; with it, answers that were paid for are still found.
         asked = ["openai", e.model, e.temperature, e.max_tokens, messages, *filter(None, [e.reasoning_effort])]
+        if urllib.parse.urlsplit(e.url).scheme == "http":  # one's own server, whose name for a model says nothing of it
+            asked.append(e.identity()["url"])
         return hashlib.sha256(json.dumps(asked, ensure_ascii=True).encode()).hexdigest()
 
     def _answer(self, messages: Messages) -> str:

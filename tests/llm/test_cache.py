@@ -30,6 +30,20 @@ def test_the_cost_of_several_runs_is_that_of_all_their_answers(tmp_path):
     assert len(server.seen) == 4, "another model is another question"
 
 
+def test_another_server_of_ones_own_is_asked_again_and_a_provider_is_paid_once(tmp_path):
+    """What a local server calls its model says nothing about it."""
+    hello, path = (("user", "hello"),), tmp_path / "cache"
+    with Server(lambda *_: good("yes")) as first, Server(lambda *_: good("no")) as second:
+        for server, word in ((first, "yes"), (second, "no"), (first, "yes")):
+            with Client(endpoint(server.url), path) as client:
+                assert client.chat(hello) == word
+    assert [len(first.seen), len(second.seen)] == [1, 1]
+    paid = "9552ff2b58c2aee5b72fddbeb95e94ac13e4db2da893e094293977ee467d7cef"  # under this key since the beginning
+    path.write_text(json.dumps({"key": paid, "text": "paid", "tokens_in": 1, "tokens_out": 1}) + "\n")
+    with Client(endpoint("https://provider.example/v1"), path) as client:
+        assert client.chat(hello) == "paid"
+
+
 def test_an_answer_that_is_cut_off_or_empty_is_paid_for_and_asked_for_again(tmp_path):
     answers = [good("ye", "length", 5096), good(""), good("yes")]
     with Server(lambda number, _: answers[number - 1]) as server:
