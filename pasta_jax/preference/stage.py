@@ -23,7 +23,7 @@ from pasta_jax.judges import judge as verdicts
 from pasta_jax.judges.checked import CheckedJudge
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Entry, Judge
-from pasta_jax.judges.llm import llm_judge
+from pasta_jax.judges.llm import LLMJudge, llm_judge
 from pasta_jax.judges.offline import toy_grader
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.lang import words
@@ -215,7 +215,12 @@ def judged(
         yield from map(verdicts_of, asked)
         return
     with ThreadPoolExecutor(judge.concurrency) as threads:
-        yield from threads.map(verdicts_of, asked)
+        try:
+            yield from threads.map(verdicts_of, asked)
+        except KeyboardInterrupt:  # what is asked already is waited for, but no pauses are
+            if isinstance(stage.judge, LLMJudge):
+                stage.judge.client.stop()
+            raise
 
 
 def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -> list[Entry]:

@@ -1,5 +1,6 @@
 """What judges of the preference stage are asked, and how many of them at a time."""
 
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from pasta_jax.data import repetition
 from pasta_jax.data.pairs import Pair
 from pasta_jax.judges import choice
 from pasta_jax.judges.judge import TIE, Entry, Judge
+from pasta_jax.judges.llm import llm_judge
 from pasta_jax.lang import words
 from pasta_jax.preference.artifacts import Artifact, Artifacts
 from pasta_jax.preference.candidates import Candidate
@@ -20,6 +22,7 @@ from pasta_jax.preference.score import score
 from pasta_jax.preference.stage import Stage, judge_inputs
 from pasta_jax.runs.settings import changed
 from pasta_jax.toy import task
+from tests.helpers.endpoint_server import Server, bad, endpoint
 from tests.helpers.traces import TOKENIZER
 
 ENDPOINT = {"url": "http://127.0.0.1:1/v1", "model": "a judge"}
@@ -67,6 +70,23 @@ def test_a_language_model_is_asked_for_several_verdicts_at_a_time(tmp_path, step
     timeout = 0.5
     with pytest.raises(threading.BrokenBarrierError):
         step(stage_with(judge, tmp_path / "three", *prompts, concurrency=3), *answers)
+
+
+def test_an_interrupt_does_not_wait_for_retries(tmp_path, sigint):
+    """An endpoint that is down is when a user presses Ctrl-C."""
+
+    def respond(number: int, _: dict):
+        if number == 1:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return bad(503)
+
+    answer = Candidate(tuple(TOKENIZER.encode("no")), "no", 2, 2, 0, True, True)
+    answers = [Artifact(tmp_path, [Answers(0, (answer,))], str(which)) for which in range(2)]
+    with Server(respond) as server:
+        judge = llm_judge(endpoint(server.url, retries=100, backoff_s=0.02, max_backoff_s=0.02), tmp_path / "cache", 3)
+        with judge.client, pytest.raises(KeyboardInterrupt):
+            score(stage_with(judge, tmp_path, Pair.of("", "Say no", "no", "x")), *answers)
+        assert len(server.seen) < 50
 
 
 @pytest.mark.parametrize("module", [choice, repetition, words, task])
