@@ -143,7 +143,9 @@ def perform(stage: Stage, watch: Watch) -> bool:
             report = preference.run(settings, stage.flags["workdir"], watch, stage.command)
             if report is None:
                 return False
-            if report.no_pairs:
+            if report.no_pairs and stage.done.exists():  # an earlier round's adapter, as a later start would find it
+                say(f"the last round had nothing to learn from: {report.no_pairs}")
+            elif report.no_pairs:
                 raise PastaError(f"{report.no_pairs}; or teach without preference_rounds, in another workdir")
         case "evaluate":
             result = evaluation.run(settings, stage.flags["workdir"])

@@ -5,6 +5,7 @@ import operator
 import shlex
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -224,6 +225,18 @@ def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
     with pytest.raises(PastaError, match=r"config\.prompts: of 12 none is held out to evaluate with"):
         run.run(changed(configs.teach.tiny(), **named, **{"prompts.held_out": 0}), tmp_path)
     assert not (tmp_path / "config.json").exists()  # other settings are still accepted
+
+
+def test_a_later_round_of_preferences_without_pairs_ends_them_and_not_the_teaching(folder, tmp_path, monkeypatch):
+    """Its first round has left an adapter, with which the next start went on."""
+    settings = changed(configs.teach.tiny(), preference_rounds=2, model=dict(path=str(folder / "mine")))
+    [stage] = [one for one in stages(settings, tmp_path) if one.script == "preference"]
+    monkeypatch.setattr(run.preference, "run", lambda *_: SimpleNamespace(no_pairs="all are alike"))
+    with pytest.raises(PastaError, match="all are alike; or teach without preference_rounds"):
+        run.perform(stage, None)
+    stage.done.parent.mkdir(parents=True)
+    stage.done.touch()
+    assert run.perform(stage, None)
 
 
 def test_the_plan_counts_what_is_left(folder, tmp_path):
