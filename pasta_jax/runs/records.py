@@ -18,9 +18,11 @@ from pasta_jax.files.atomic import naming_a_full_disk
 from pasta_jax.files.jsonl import JsonLines, json_line, parsed
 from pasta_jax.files.lock import locked
 from pasta_jax.files.remote import is_remote
+from pasta_jax.files.validated import MIB
 from pasta_jax.progress import Progress
 from pasta_jax.runs import processes
 
+MOST_OF_HEADER = 4 * MIB
 Record = TypeVar("Record")  # plain data: a dataclass, or a tuple of such
 Key = Callable[[Record], Hashable]
 Fits = Callable[[Record], bool]
@@ -97,10 +99,9 @@ def opened(
         stack.enter_context(naming_a_full_disk(path))
         if not is_remote(path):
             stack.enter_context(locked(path.with_name(path.name + ".lock"), path, wait=False))
+        refuse_other(path, _first_line(path), header, fix)  # before a last line is cut off
         lines = stack.enter_context(JsonLines(path))
-        if lines.lines:
-            refuse_other(path, lines.lines[0], header, fix)
-        else:
+        if not lines.lines:
             lines.append(header)
         records = Records(path, lines, kind, key)
         for number, record in enumerate(parsed(lines.lines[1:], kind, path, mend, first=2), start=2):
@@ -110,8 +111,19 @@ def opened(
         yield records
 
 
+def _first_line(path: Path) -> bytes:
+    with contextlib.suppress(OSError), path.open("rb") as file:  # JsonLines names what is wrong with it
+        return file.readline(MOST_OF_HEADER)
+    return b""
+
+
 def refuse_other(path: Path, line: bytes, header: Mapping[str, Any], fix: str) -> None:
-    """Refuse records that depend on other values than those of `header`, and name the first that differs."""
+    """Refuse records that depend on other values than those of `header`, and name the first that differs.
+
+    A first line that a kill cut off is a beginning of the header's.
+    """
+    if json_line(header).startswith(line):
+        return
     now, before = json.loads(json_line(header)), None
     with contextlib.suppress(ValueError, RecursionError):
         before = json.loads(line)

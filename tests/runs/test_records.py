@@ -105,6 +105,16 @@ def test_another_runs_file_is_refused_by_the_first_value_that_differs(tmp_path, 
     assert path.read_bytes() == whole
 
 
+@pytest.mark.parametrize("content", ['{"my": "results"}', '{"my": "results"}\n{"of": "a week"}', "[1,\n2]"])
+def test_a_file_of_something_else_without_a_last_line_break_stays_as_it_is(tmp_path, content):
+    """Its last line looks like one that a kill cut off; its first one does not."""
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    with pytest.raises(PastaError, match="write elsewhere"):
+        fill(path)
+    assert path.read_text() == content
+
+
 @pytest.mark.parametrize("line", ["[]", "{nonsense", "1", "[" * 100_000])
 def test_a_file_of_something_else_is_refused(tmp_path, line):
     path = tmp_path / "squares.jsonl"
