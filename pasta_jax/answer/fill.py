@@ -23,7 +23,6 @@ from pasta_jax.files.atomic import check_file, refuse_inputs, write_whole
 from pasta_jax.files.validated import AtLeastZero, Count, read_json
 from pasta_jax.progress import quiet, say, show
 from pasta_jax.runs import records
-from pasta_jax.runs.records import part_of
 from pasta_jax.view.live import LiveView, following
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import recorded
@@ -69,7 +68,7 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
             for filled in fill_all(model, texts, form, settings.request, after, seen):
                 yield _record(prompts, numbers[filled.index], filled, model)
 
-    part, fix = output and part_of(output), "choose another --output, or delete the file"
+    part, fix = records.kept_beside(output), "choose another --output, or delete the file"
     header = depends_on(settings, model, form, prompts)
     with records.opened(part, header, FillRecord, operator.attrgetter("index"), fix) as done:
         missing = done.missing(range(len(prompts)))
@@ -85,6 +84,7 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
             write_whole(output, "".join(f"{record.json()}\n" for record in every))
     if part is not None:
         part.unlink()
+    if output is not None:
         say(f"wrote {output}")
     cut = sum(bool(record.incomplete) for record in every)
     steps, tokens = (sum(getattr(record, name) for record in every) for name in ("steps", "tokens"))

@@ -17,7 +17,7 @@ from pasta_jax.decode.request import Request, Result
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.progress import say, show
 from pasta_jax.runs import processes, records
-from pasta_jax.runs.records import Records, part_of
+from pasta_jax.runs.records import Records, kept_beside, part_of
 from pasta_jax.view.index import index
 from pasta_jax.view.text import printable
 from pasta_jax.weights.model import Model
@@ -35,7 +35,7 @@ def answers_file(
     def fits(record: AnswerRecord) -> bool:
         return record.index < len(prompts) and prompts[record.index].text == record.prompt
 
-    part, fix = path and part_of(path), "choose another --output, or delete the file"
+    part, fix = kept_beside(path), "choose another --output, or delete the file"
     with records.opened(part, about, AnswerRecord, operator.attrgetter("index"), fix, fits) as done:
         yield done
         if path is not None and processes.is_first():

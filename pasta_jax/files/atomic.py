@@ -104,6 +104,11 @@ def _exchange(folder: Path, other: Path) -> bool:
     return rename(unused, os.fsencode(folder), unused, os.fsencode(other), exchange) == 0
 
 
+def is_special(path: Path) -> bool:
+    """Whether it leads to a device, a pipe or an open file, beside which nothing can be kept."""
+    return not is_remote(path) and _special(path) is not None
+
+
 def _special(path: Path) -> Path | int | None:
     """What to open where `path` leads to a device, a pipe, an open file (or a folder, to which a write fails).
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import naming_a_full_disk
+from pasta_jax.files.atomic import is_special, naming_a_full_disk
 from pasta_jax.files.jsonl import JsonLines, json_line, parsed
 from pasta_jax.files.lock import locked
 from pasta_jax.files.remote import is_remote
@@ -67,6 +67,11 @@ class Records(Generic[Record]):
 def part_of(path: Path) -> Path:
     """Where the records of a file are until all of them are there."""
     return path.with_name(path.name + ".part")
+
+
+def kept_beside(output: Path | None) -> Path | None:
+    """Where the records of an output are meanwhile; None: there is none, or it is a device, a pipe, an open file."""
+    return None if output is None or is_special(output) else part_of(output)
 
 
 def progress(what: str, total: int, missing: Sequence[int]) -> Progress:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def stop_after(count: int, monkeypatch) -> None:
         return record_of(*arguments)
 
     monkeypatch.setattr(many, "record_of", stops)
+
+
+def test_nothing_is_kept_beside_a_pipe(tmp_path):
+    """In /dev, only root may write another file, and all runs that write to /dev/stdout would share it."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with many.answers_file(tmp_path / "pipe", {"model": "mine"}, []):
+        assert os.listdir(tmp_path) == ["pipe"]
+    os.close(reader)
 
 
 def answers_without_times(path: str) -> list[dict]:
