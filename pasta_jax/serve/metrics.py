@@ -13,7 +13,7 @@ from pasta_jax.decode.state import OWN
 from pasta_jax.decode.trace import CLOSED_NAMES
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
-PER_STEP = (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8)
+PER_STEP = (0.5, 0.75, 0.9, 0.99, 1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8)  # without tags, exactly 1: a quantile interpolates
 TOKENS = STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 

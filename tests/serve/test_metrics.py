@@ -1,5 +1,8 @@
 """What /metrics counts of finished answers: promises and chunks, how long these wait, drafts."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -54,6 +57,28 @@ def test_chunks_that_wait_and_promises_are_counted():
     assert (samples["pasta_promised_tokens_total"], samples["pasta_written_tokens_total"]) == (promised, written)
     assert samples["pasta_promise_error_tokens_count"] == len(errors) > 10
     assert samples["pasta_promise_error_tokens_sum"] == sum(errors)
+
+
+def quantile(samples: dict[str, float], name: str, share: float) -> float:
+    """As Prometheus has it: interpolated within a bucket, the first of which begins at 0."""
+    counts = {float(key.removeprefix(f"{name}_bucket")): n for key, n in samples.items() if f"{name}_bucket" in key}
+    wanted = share * samples[f"{name}_count"]
+    for (low, before), (high, count) in itertools.pairwise([(0.0, 0.0), *sorted(counts.items())]):
+        if count >= wanted:
+            return low + (high - low) * (wanted - before) / (count - before)
+
+
+def test_answers_without_tags_have_a_text_token_in_a_step_on_the_dashboard():
+    trace = SimpleNamespace(
+        thread=np.zeros(9), token=np.arange(9), step=np.arange(1, 10), tags=TAGS, closed=(0,), steps=9, text_tokens=9,
+        threads=lambda: [None],
+    )  # fmt: skip
+    result = SimpleNamespace(
+        trace=trace, given=4, copied=0, drafts_fed=0, drafts_kept=0, critical_path=9, finish_reason="stop"
+    )
+    samples = counted([result] * 10)
+    for share in (0.5, 0.95):
+        assert 0.99 <= quantile(samples, "pasta_text_tokens_per_step", share) <= 1.0
 
 
 def test_drafts_are_counted(monkeypatch):
