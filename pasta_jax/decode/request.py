@@ -123,3 +123,8 @@ class Result:
             return self.trace.critical_path
         fed = [int((self.trace.thread == guest).sum()) for guest in range(1, 1 + len(self.guests))]
         return 1 + max(fed)  # the first step feeds the last token of each guest's prompt
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens of text. What a guest wrote last was never fed."""
+        return sum(len(guest.ids) for guest in self.guests) if self.guests else self.trace.text_tokens

@@ -99,7 +99,7 @@ class Choice:
         about: dict[str, Any] = {
             "steps": trace.steps,
             "critical_path": self.result.critical_path,
-            "text_tokens": trace.text_tokens,
+            "text_tokens": self.result.text_tokens,
             "chunks": len(trace.closed) - 1,
             "prefill_ms": trace.prefill_ms,
             "decode_ms": round(trace.decode_ms, 3),
@@ -128,8 +128,7 @@ def usage(*answers: Sequence[Choice]) -> dict[str, Any]:
     firsts, results = [several[0] for several in of_prompts], [result for several in of_prompts for result in several]
     traces = [result.trace for result in results]
     prompt = sum(first.given or len(first.trace.prompt_ids) for first in firsts)
-    written = [sum(len(guest.ids) for guest in result.guests) for result in results]
-    completion = sum(own or len(trace.token) for own, trace in zip(written, traces, strict=True))
+    completion = sum(result.text_tokens if result.guests else len(result.trace.token) for result in results)
     fed, kept = (sum(getattr(result, name) for result in results) for name in ("drafts_fed", "drafts_kept"))
     drafts = {"accepted_prediction_tokens": kept, "rejected_prediction_tokens": fed - kept}
     return {

@@ -95,7 +95,7 @@ class Metrics:
         self.forked.inc(len(trace.closed) > 1)
         self.seconds.observe(seconds)
         if trace.steps:
-            self.per_step.observe(trace.text_tokens / trace.steps)
+            self.per_step.observe(result.text_tokens / trace.steps)
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""

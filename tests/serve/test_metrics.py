@@ -70,11 +70,18 @@ def quantile(samples: dict[str, float], name: str, share: float) -> float:
 
 def test_answers_without_tags_have_a_text_token_in_a_step_on_the_dashboard():
     trace = SimpleNamespace(
-        thread=np.zeros(9), token=np.arange(9), step=np.arange(1, 10), tags=TAGS, closed=(0,), steps=9, text_tokens=9,
+        thread=np.zeros(9), token=np.arange(9), step=np.arange(1, 10), tags=TAGS, closed=(0,), steps=9,
         threads=lambda: [None],
     )  # fmt: skip
     result = SimpleNamespace(
-        trace=trace, given=4, copied=0, drafts_fed=0, drafts_kept=0, critical_path=9, finish_reason="stop"
+        trace=trace,
+        given=4,
+        copied=0,
+        drafts_fed=0,
+        drafts_kept=0,
+        critical_path=9,
+        finish_reason="stop",
+        text_tokens=9,
     )
     samples = counted([result] * 10)
     for share in (0.5, 0.95):

@@ -49,6 +49,7 @@ def test_a_pydantic_model_is_parsed_forked_and_not(client, forks):
     assert choice.pasta["chunks"] == (3 if forks else 1)
     assert answer.usage.completion_tokens > 3
     assert answer.usage.critical_path == choice.pasta["critical_path"] == answer.usage.steps > 0  # a row for each
+    assert choice.pasta["text_tokens"] == answer.usage.completion_tokens  # the last ones too, which are never fed
 
 
 def test_the_responses_api_parses_the_same(client):
