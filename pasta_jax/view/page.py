@@ -45,7 +45,8 @@ def _tiles(trace: Trace, baseline_tokens: int | None) -> dict[str, str]:
     tiles = {"tokens of text": str(trace.text_tokens), "steps": str(trace.steps)}
     if trace.kept_drafts:
         tiles["tokens drafted"] = str(trace.kept_drafts)
-    tiles["tokens per step (parallelism)"] = f"{trace.parallelism:.2f}"
+    of = "" if trace.critical_path == trace.steps else f" of the critical path of {trace.critical_path}"
+    tiles[f"tokens per step{of} (parallelism)"] = f"{trace.parallelism:.2f}"
     if baseline_tokens and trace.critical_path:
         tiles[f"speedup over {baseline_tokens} sequential steps"] = f"{trace.speedup(baseline_tokens):.2f}"
     if trace.rounds:

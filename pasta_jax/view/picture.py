@@ -223,7 +223,8 @@ def picture(trace: Trace) -> str:
     body, body_height = timeline(trace, "steps", Layout.of(trace, narrow=False))
     width, top = WIDTH + 2 * MARGIN, 64 + text_height
     height = top + body_height + 38
-    numbers = f"{trace.text_tokens} tokens of text in {trace.steps} steps, {trace.parallelism:.2f} per step"
+    numbers = f"{trace.text_tokens} tokens of text in {trace.steps} steps, "
+    numbers += f"{trace.text_tokens / max(trace.steps, 1):.2f} per step"
     legend = "pale: tags and topics; dashed: promised length" + ("; a replay of a given answer" * trace.replayed)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '

@@ -8,11 +8,21 @@ from html.parser import HTMLParser
 import numpy as np
 
 from pasta_jax.lang.program import Chunk, Program, Text
-from pasta_jax.view.page import page
+from pasta_jax.view.page import _tiles, page
 from pasta_jax.view.picture import picture, timeline_svg
 from pasta_jax.view.text import printable
 from pasta_jax.view.trace_file import from_json, to_json
-from tests.helpers.traces import HOSTILE, TOKENIZER, hostile, is_silent, many_chunks, random_traces, script_of, traced
+from tests.helpers.traces import (
+    HOSTILE,
+    TOKENIZER,
+    drafted,
+    hostile,
+    is_silent,
+    many_chunks,
+    random_traces,
+    script_of,
+    traced,
+)
 
 VOID = {"meta", "input", "br", "img", "link", "wbr"}
 
@@ -133,3 +143,18 @@ def test_a_page_of_a_large_answer_is_small():
     html = page(large, 500)
     Page(html)
     assert len(html) < 400_000
+
+
+def test_tokens_per_step_are_of_the_steps_beside_them():
+    """Chunks that wait take more steps than the critical path, and kept drafts fewer."""
+    waiting = traced(script_of(many_chunks(6)), rows=2)[0]
+    for trace in (waiting, drafted()):
+        assert trace.critical_path != trace.steps
+        shown, tiles = picture(trace), _tiles(trace, None)
+        rate = f"{trace.text_tokens / trace.steps:.2f}"
+        assert f"{trace.text_tokens} tokens of text in {trace.steps} steps, {rate} per step" in shown
+        assert tiles["steps"] == str(trace.steps)
+        [name] = (name for name in tiles if name.startswith("tokens per step"))
+        assert name == f"tokens per step of the critical path of {trace.critical_path} (parallelism)"
+    whole = traced(script_of(many_chunks(6)), rows=9)[0]
+    assert "tokens per step (parallelism)" in _tiles(whole, None)
