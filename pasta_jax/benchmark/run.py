@@ -59,7 +59,7 @@ def decode(settings: BenchmarkSettings, with_peers: bool) -> Report:
         return {rows: round(statistic(ms), 2) for rows, ms in times[name].items()}
 
     step = by_width("ours", statistics.median)
-    weights = steps.weight_bytes(model.params)
+    weights = steps.weight_bytes(model.params, model.config)
     weights_gb_s = weights / step[min(config.widths)] / 1e6
     theirs = {name: by_width(name, statistics.median) for name in runners if name != "ours"} or None
     return _about("decode", model) | {
@@ -127,7 +127,7 @@ def interpreter(settings: BenchmarkSettings) -> Report:
 
     # A step of one row reads at least this, half-way through the measured steps.
     cached = config.prompt + decode_config.steps // 2
-    least_gb = (steps.weight_bytes(model.params) + steps.kv_bytes(model, cached)) / 1e9
+    least_gb = (steps.weight_bytes(model.params, model.config) + steps.kv_bytes(model, cached)) / 1e9
     copy = steps.copy_gb_s()
     one_row = statistics.median(step[min(config.widths)])
     decoding = DecodeConfig(lanes=1, rows=config.rows, slots=config.slots, widths=config.widths)

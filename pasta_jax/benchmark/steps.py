@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import math
 import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,9 @@ from pasta_jax.decode.state import DecodeState, LoopSpec, max_threads, new_state
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.models import transformer
-from pasta_jax.models.config import PRESETS
+from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.kernels.cpu.library import cores
+from pasta_jax.models.parameters import Params, share_used
 from pasta_jax.models.sharding import shardings
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
@@ -182,10 +184,16 @@ def side_by_side(runners: Mapping[str, Mapping[int, Runner]], rounds: int) -> di
     return {name: {number: times[f"{name}/{number}"] for number in numbers} for name in runners}
 
 
-def weight_bytes(params: dict) -> int:
-    """Bytes that every step reads at least: of an embedding that isn't the head too, only some rows."""
-    read = {name: leaves for name, leaves in params.items() if name != "embed" or "head" not in params}
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(read))
+def weight_bytes(params: Params, config: TransformerConfig) -> int:
+    """Bytes that a device reads at least in every step: of a table that is only looked up none, of experts the active
+    ones."""
+
+    def own(leaf: Any) -> int:
+        sharding = getattr(leaf, "sharding", None)
+        return math.prod(leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return round(sum(share_used(path, params, config) * own(leaf) for path, leaf in leaves))
 
 
 def random_model(preset: str, seed: int, mesh: Mesh | None = None) -> Model:

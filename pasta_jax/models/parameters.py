@@ -132,6 +132,15 @@ def plain_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     return shapes | {name: (sizes.get(name, c.embed),) for name in vector_names(c)}
 
 
+def share_used(path: tuple, params: Params, config: TransformerConfig) -> float:
+    """The share of an array of our tree that a token needs: of the tables that are only looked up none (one row is
+    little), of experts' matrices those of the active ones."""
+    names = {str(getattr(key, "key", key)) for key in path}
+    if "layer_embed" in names or ("embed" in names and "head" in params):
+        return 0.0
+    return config.active_experts / config.experts if config.experts and names & {*OF_EXPERTS} else 1.0
+
+
 def packed_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every array of one layer of our tree, by `name/leaf`."""
     c = config

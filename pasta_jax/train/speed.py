@@ -12,6 +12,7 @@ import numpy as np
 from pasta_jax.data.packing import Batch
 from pasta_jax.device.devices import share_of_chip
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.parameters import share_used
 from pasta_jax.models.sharding import mesh_of, shard_rows
 from pasta_jax.train.loop import train_step
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
@@ -32,10 +33,10 @@ def flops_per_token(params: Params, config: TransformerConfig, length: int, adap
 
     Matrices: per weight 2 in the forward pass, 2 for the inputs' gradient and, if the weight is trained, 2 for its own.
     Attention: as if each token saw half of its row.
+    Of experts, only the active ones compute.
     """
-    table = config.vocab * config.embed
-    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    matrices = size - (table if not config.tied_head else 0)  # of two tables, one is only looked up
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    matrices = sum(share_used(path, params, config) * int(np.prod(leaf.shape)) for path, leaf in leaves)
     attention = 2 * config.layers * config.heads * config.head_dim * length
     return (4 if adapter else 6) * matrices + 3 * attention
 

@@ -18,7 +18,8 @@ from pasta_jax.files import packages
 from pasta_jax.lang.clock import clock, geometric_mean, parallelism
 from pasta_jax.lang.program import Program
 from pasta_jax.models.config import PRESETS
-from pasta_jax.models.parameters import unstack
+from pasta_jax.models.parameters import packed_shapes, unstack
+from pasta_jax.models.sharding import make_mesh, shard
 from pasta_jax.runs.settings import changed
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
@@ -107,6 +108,29 @@ def test_unreadable_programs_are_named_by_file_and_line(tmp_path):
 def test_keys_and_values_are_counted_as_the_pool_holds_them():
     kv = empty_state(tiny_model().config, 1, 100, jnp.float32, stacked=False).pool.kv
     assert steps.kv_bytes(tiny_model(), 100) == sum(leaf.nbytes for leaf in jax.tree.leaves(kv))
+
+
+MIXTURE = dataclasses.replace(TINY, experts=4, active_experts=1, tied_head=False)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_step_reads_the_active_experts_and_no_table_that_is_only_looked_up(stacked):
+    params = random_params(MIXTURE, 1, stacked=stacked)
+    layers = MIXTURE.layers * packed_shapes(MIXTURE)["gate_up/kernel"][1] * MIXTURE.embed * 4
+    layers += MIXTURE.layers * packed_shapes(MIXTURE)["down/kernel"][2] * MIXTURE.embed * 4
+    unread = 3 * layers + params["embed"].nbytes
+    every = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert steps.weight_bytes(params, MIXTURE) == every - unread
+    assert steps.weight_bytes(random_params(TINY, 1), TINY) == sum(
+        leaf.nbytes for leaf in jax.tree.leaves(random_params(TINY, 1))
+    )
+
+
+def test_devices_of_a_mesh_read_a_part_each():
+    params = random_params(TINY, 1, stacked=True)
+    divided = shard(params, make_mesh(1, 2, jax.devices()[:2]))
+    whole, part = (steps.weight_bytes(one, TINY) for one in (params, divided))
+    assert whole / 2 <= part < 0.6 * whole  # norms, and what doesn't divide, are everywhere
 
 
 @requires_smollm2

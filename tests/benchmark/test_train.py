@@ -1,5 +1,7 @@
 """The benchmark of training steps: over all parameters, and over an adapter's beside a frozen base."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ import pytest
 from pasta_jax.benchmark import run
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.runs.settings import changed
+from pasta_jax.train.speed import flops_per_token
 from pasta_jax.train.trainable import divide
+from tests.helpers.models import TINY, random_params
 from tests.helpers.traces import tiny_model
 
 
@@ -29,3 +33,11 @@ def test_steps_are_taken_over_what_is_trained(monkeypatch, rank):
     assert (report["rank"], report["ours_over_peer"]) == (rank, None)
     assert report["tokens_per_s"]["ours"] > 0
     assert report["peak_gb"].keys() == {"ours"}
+
+
+def test_operations_are_those_of_active_experts():
+    one, four = (
+        dataclasses.replace(TINY, experts=experts, active_experts=1, ff=512, mlp_bias=False) for experts in (1, 4)
+    )
+    flops = [flops_per_token(random_params(config, 1), config, 8, adapter=False) for config in (one, four)]
+    assert flops[1] == pytest.approx(flops[0], rel=0.01)  # but for the router
