@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from pasta_jax.benchmark import drafts, peer_training, peers, programs, steps
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.benchmark.steps import Runner
@@ -21,7 +19,7 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels.cpu.calls import path
 from pasta_jax.models.parameters import is_stacked
-from pasta_jax.models.sharding import decoding_mesh
+from pasta_jax.models.sharding import decoding_mesh, devices_of
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.progress import say, track
 from pasta_jax.train import trainable
@@ -169,7 +167,8 @@ def train(settings: BenchmarkSettings, with_peers: bool) -> Report:
         peers.require(settings.model, ("torch", "transformers", *["peft"] * bool(config.rank)))
     adapter = AdapterSettings(rank=config.rank, alpha=2 * config.rank)
     # What is trained has float32 master weights; the model computes in the platform's type.
-    start = trainable.load(settings.model, adapter, 0, decoding_mesh(settings.mesh))
+    mesh = decoding_mesh(settings.mesh)
+    start = trainable.load(settings.model, adapter, 0, mesh)
     about = {name: getattr(config, name) for name in ("clip", "slice", "block", "remat", "keep_products", "products")}
     model, optimizer = start.model, TrainingSettings(learning_rate=1e-5, weight_decay=0.01, **about)
     shape, peers_gb = (config.rows, config.length, config.steps), {}
@@ -182,7 +181,7 @@ def train(settings: BenchmarkSettings, with_peers: bool) -> Report:
     tokens = config.rows * config.length
     per_s = {name: 1e3 * tokens / ms for name, ms in times.items()}
     operations = flops_per_token(model.params, model.config, config.length, bool(config.rank)) * per_s["ours"]
-    peak = peak_flops(jax.devices())
+    peak = peak_flops(devices_of(mesh))
     return _about("train", model) | {
         "dtype": model.precision,
         **dataclasses.asdict(config),

@@ -41,3 +41,13 @@ def test_operations_are_those_of_active_experts():
     )
     flops = [flops_per_token(random_params(config, 1), config, 8, adapter=False) for config in (one, four)]
     assert flops[1] == pytest.approx(flops[0], rel=0.01)  # but for the router
+
+
+def test_the_peak_is_that_of_the_devices_that_train(monkeypatch):
+    """Without a mesh, one of them does."""
+    asked = []
+    monkeypatch.setattr(run.trainable, "load", lambda _, adapter, seed, __: divide(tiny_model(), adapter, seed))
+    monkeypatch.setattr(run, "peak_flops", asked.append)
+    run.train(changed(BenchmarkSettings(), train={"rows": 1, "length": 16, "slice": 16, "rounds": 1}), with_peers=False)
+    assert len(jax.devices()) > 1
+    assert asked == [jax.devices()[:1]]
