@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pasta_jax.benchmark.clients import Streamed, Together
 from pasta_jax.benchmark.run import Report
-from pasta_jax.benchmark.serving import as_line, figures_of, names_threads, questions_of
+from pasta_jax.benchmark.serving import as_line, figures_of, from_another, names_threads, questions_of
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.decode.admission import no_prices
 from pasta_jax.decode.device_loop import DeviceLoop
@@ -39,8 +39,7 @@ def measure(settings: BenchmarkSettings) -> Report:
     for clients in config.clients:
         rounds: dict[str, list[Together]] = {name: [] for name in WAYS}
         for round in track(range(config.rounds), f"rounds of {clients} client(s)", config.rounds):
-            turn = round % len(WAYS)
-            for name in [*WAYS[turn:], *WAYS[:turn]]:
+            for name in from_another(WAYS, round):
                 chosen = questions[round * clients : (round + 1) * clients]
                 asked = requests_for(model, chosen, config.max_tokens, name)
                 rounds[name].append(together(loops[name], asked, config.steps))

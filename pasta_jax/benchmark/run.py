@@ -212,6 +212,7 @@ def sampling(settings: BenchmarkSettings) -> Report:
         by_lanes[lanes] = of_lanes([answer for answers in by_prompt for answer in answers], seconds, config.count)
         say(f"{lanes} lane(s): {as_json(by_lanes[lanes])}")
     return _about("sampling", model) | {
+        "seed": config.seed,
         "answers_a_prompt": config.count,
         "max_tokens": config.max_tokens,
         "rows": config.rows,

@@ -5,7 +5,7 @@ import dataclasses
 import multiprocessing
 import socket
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -44,9 +44,9 @@ def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> R
         for clients in settings.clients:
             times: dict[str, list[Together]] = {name: [] for name in ports}
             for round in track(range(settings.rounds), f"rounds of {clients} client(s)", settings.rounds):
-                for name, port in ports.items():
+                for name in from_another(ports, round):
                     chosen = questions[round * clients : (round + 1) * clients]
-                    times[name].append(ask_together(port, chosen, settings.max_tokens))
+                    times[name].append(ask_together(ports[name], chosen, settings.max_tokens))
             by_clients[clients] = {name: figures_of(mine) for name, mine in times.items()}
             for name, figures in by_clients[clients].items():
                 say(f"{clients} client(s), {name}: {as_line(figures)}")
@@ -60,16 +60,24 @@ def measure_load(model: ModelSource, settings: ServeBenchmark, load: LoadBenchma
     questions = questions_of(settings, load.requests)
     by_rate = {}
     with started(targets_of(model, settings, load.lanes, with_peers)) as ports:
-        for rate in load.rates:
+        for number, rate in enumerate(load.rates):
             gaps = np.random.default_rng(load.seed).exponential(1 / rate, load.requests)
-            times, by_rate[rate] = np.cumsum(gaps).tolist(), {}
-            for name, port in ports.items():
+            times, found = np.cumsum(gaps).tolist(), {}
+            for name in from_another(ports, number):
                 with doing(f"{load.requests} requests, {rate:g} a second, to {name}"):
-                    together = ask_together(port, questions, settings.max_tokens, times)
-                figures = by_rate[rate][name] = loaded_figures(together, load.target_s)
-                say(f"{rate:g} a second, {name}: {as_line(figures)}")
-    about = _about(model, settings) | {"lanes": load.lanes, "requests": load.requests, "target_s": load.target_s}
-    return {"benchmark": "load", **about, "rates": by_rate}
+                    together = ask_together(ports[name], questions, settings.max_tokens, times)
+                found[name] = loaded_figures(together, load.target_s)
+                say(f"{rate:g} a second, {name}: {as_line(found[name])}")
+            by_rate[rate] = {name: found[name] for name in ports}
+    of_load = {name: getattr(load, name) for name in ("lanes", "requests", "target_s", "seed")}
+    return {"benchmark": "load", **_about(model, settings), **of_load, "rates": by_rate}
+
+
+def from_another(names: Iterable[str], turn: int) -> list[str]:
+    """The names in their order, beginning with another one in each turn: a machine's speed drifts within a round."""
+    names = list(names)
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
 
 
 def _require(model: ModelSource, with_peers: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_jax.benchmark import ways_peers
+from pasta_jax.benchmark.serving import from_another
 from pasta_jax.benchmark.settings import BenchmarkSettings, WaysBenchmark
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
@@ -117,10 +118,8 @@ def _loop(model: Model, base: Request, config: WaysBenchmark, sequential: bool, 
 
 
 def _group(loops: dict[str, DeviceLoop], asked: list[Request], number: int) -> Group:
-    names = list(WAYS)
-    turn = number % len(names)
     results, figures = {}, {}
-    for name in [*names[turn:], *names[:turn]]:
+    for name in from_another(WAYS, number):
         figures[name], results[name] = _answered(loops[name], asked, name)
     pairs = [
         (before, after)
@@ -129,7 +128,7 @@ def _group(loops: dict[str, DeviceLoop], asked: list[Request], number: int) -> G
         if before.finish_reason == "stop"
     ]
     equal = sum(before.trace.linear_ids() == after.trace.linear_ids() for before, after in pairs)
-    return Group(number, {name: figures[name] for name in names}, len(pairs), equal)
+    return Group(number, {name: figures[name] for name in WAYS}, len(pairs), equal)
 
 
 def _answered(loop: DeviceLoop, asked: list[Request], name: str) -> tuple[Figures, list[Result]]:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from pasta_jax.benchmark import fill_peer, peers
-from pasta_jax.benchmark.serving import started
+from pasta_jax.benchmark.serving import from_another, started
 from pasta_jax.benchmark.settings import WaysBenchmark
 from pasta_jax.device import platform
 from pasta_jax.errors import PastaError
@@ -80,8 +80,7 @@ def opened(config: WaysBenchmark, model: Model, prompts: Sequence[Sequence[int]]
         answers = stack.enter_context(started_peers(config, model)) if missing else {}
 
         def answer(number: int) -> None:
-            turn = number % len(names)
-            found = {name: answers[name](prompts[number]) for name in [*names[turn:], *names[:turn]]}
+            found = {name: answers[name](prompts[number]) for name in from_another(names, number)}
             kept.add(Turns(number, {name: found[name] for name in names}))
 
         def report() -> dict[str, Any]:

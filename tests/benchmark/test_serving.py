@@ -1,5 +1,6 @@
 """The benchmark of servers, on servers of fixed answers: all clients ask, figures are counted, processes end."""
 
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -73,6 +74,26 @@ def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
             assert figures["tokens"] == tokens
             assert figures["tokens_per_s"] > 0
     assert multiprocessing.active_children() == []
+
+
+def test_each_round_and_rate_begins_with_another_server_and_the_seed_is_stated(monkeypatch):
+    names, asked = ["off", "eager", "admitted"], []
+
+    def answered(port, questions, max_tokens, times=()):
+        asked.append(port)
+        return Together((Streamed(0.1, 0.2, 1),), 1.0)
+
+    monkeypatch.setattr(serving, "targets_of", lambda *_: dict.fromkeys(names))
+    monkeypatch.setattr(serving, "started", lambda _: contextlib.nullcontext({name: name for name in names}))
+    monkeypatch.setattr(serving, "questions_of", lambda *_: ["a"] * 9)
+    monkeypatch.setattr(serving, "ask_together", answered)
+    chosen = changed(small(), serve={"clients": (1,), "rounds": 3}, load={"rates": (1.0, 2.0, 4.0), "seed": 7})
+    serving.measure(chosen.model, chosen.serve, with_peers=False)
+    report = serving.measure_load(chosen.model, chosen.serve, chosen.load, with_peers=False)
+    in_turn = [*names, *names[1:], *names[:1], *names[2:], *names[:2]]
+    assert asked == 2 * in_turn
+    assert [list(by_server) for by_server in report["rates"].values()] == 3 * [names]
+    assert report["seed"] == 7
 
 
 def test_a_server_that_refuses_or_never_starts_is_named():
