@@ -93,6 +93,8 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
         drawn = annotators.toy_problems(settings.toy)
         pairs = [Pair.of("", problem.instruction, problem.answer, "toy") for problem in drawn]
     else:
+        if not settings.source:
+            raise PastaError("config.source is missing: set it to a file, or to a name that docs/DATA.md lists")
         names = sources.separated(settings.source)
         sources.refuse_for_training(names)
         rows = [row for name in names for row in sources.read(name, settings.later_turns)]
@@ -101,9 +103,7 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
         )
         pairs, left_out = sources.select([row for row in rows if isinstance(row, Pair)], limits)
         if not pairs:
-            raise PastaError(
-                f"{settings.source}: none of its {len(rows)} records is usable; widen prompt_words or response_words"
-            )
+            raise PastaError(f"{settings.source}: {_why_none(rows, left_out)}")
         unreadable = [row for row in rows if isinstance(row, Unreadable)]
         skipped = Skipped(unreadable, [_left_out(*each) for each in left_out], Counter())
     if settings.annotator == "own":
@@ -112,6 +112,20 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
     ids = {pair.id for pair in part}
     skipped.left_out.extend(_left_out(pair, "beyond max_pairs") for pair in pairs if pair.id not in ids)
     return part, skipped
+
+
+def _why_none(rows: list[Pair | Unreadable], left_out: list[tuple[Pair, str]]) -> str:
+    """Why no record of a source is used; the first that can't be read with its place."""
+    if not rows:
+        return "has no records; write one JSON object per line"
+    unreadable = [row for row in rows if isinstance(row, Unreadable)]
+    counts = Counter([row.reason for row in unreadable] + [reason for _, reason in left_out])
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in counts.items())
+    remedy = "widen prompt_words or response_words"
+    if unreadable:
+        first = ": ".join(filter(None, (unreadable[0].place, unreadable[0].detail)))
+        remedy = f"see {first}; docs/DATA.md lists the forms"
+    return f"none of its {len(rows)} records is usable ({reasons}); {remedy}"
 
 
 def _left_out(pair: Pair, reason: str) -> Refusal:

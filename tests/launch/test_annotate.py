@@ -177,7 +177,8 @@ def test_an_endpoint_that_is_down_is_asked_again_by_the_same_command(command, ca
         ({"source": "absent.jsonl"}, "absent.jsonl: No such file"),
         ({"source": "alpaca_eval"}, "alpaca_eval: reserved for evaluation"),
         ({"records": "absent/records.jsonl"}, "absent/records.jsonl: No such file"),
-        ({"response_words": (998, 999)}, "none of its 3 records is usable"),
+        ({"source": ""}, "config.source is missing"),
+        ({"response_words": (998, 999)}, "none of its 3 records is usable (response length: 3); widen prompt_words"),
         ({"model": {"preset": "gemma_2b"}}, "no package ships its tokenizer"),
     ],
 )
@@ -185,6 +186,23 @@ def test_errors_are_one_line(command, changes, message):
     with pytest.raises(PastaError, match=re.escape(message)) as error:
         command("sharegpt_structure", pairs("a.jsonl") | changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "mine.jsonl: has no records"),
+        (
+            b'{"input": "a", "text": "b"}\n',
+            "or messages: 1); see mine.jsonl: line 1: its fields: input, text; docs/DATA.md",
+        ),
+        (b'{"instruction": "caf\xe9", "output": "b"}\n', "(a record must be JSON: 1); see mine.jsonl: line 1"),
+    ],
+)
+def test_a_source_without_a_usable_record_is_refused_with_its_first_mistake(command, content, message):
+    Path("mine.jsonl").write_bytes(content)
+    with pytest.raises(PastaError, match=re.escape(message)):
+        command("sharegpt_structure", {"source": "mine.jsonl", "drop_evaluation": False})
 
 
 def test_an_output_that_cannot_be_used_is_refused_before_the_work(command, monkeypatch):
