@@ -39,7 +39,7 @@ def _explained(parse: Callable[[], list[str]], arguments: list[str]) -> list[str
     except flags.Error as error:
         raise PastaError(f"{' '.join(str(error).split())} (--help lists the flags)") from None
     except _MISTAKES as error:  # an AttributeError may wrap a KeyError
-        cause = error.args[0] if error.args else ""
+        cause = error if isinstance(error, KeyError) else error.args[0] if error.args else ""
         if not isinstance(cause, KeyError):
             raise PastaError(f"config: {' '.join(str(error).split())}") from None
         key, _, hint = str(cause.args[0]).partition("\n")

@@ -118,6 +118,7 @@ def test_overrides_replace_values_of_any_depth(words, expected):
     ("word", "message"),
     [
         ("--config.nam=x", "--config.nam: unknown key; Did you mean"),
+        ("--config.prt.rate=1", '--config.prt.rate: unknown key; Did you mean "part"'),
         ("--config.part.qqq=1", "--config.part.qqq: unknown key; see --help"),
         ("--config.part.rate=fast", "flag --config.part.rate=fast: .*could not convert"),
         ("--config.part.tags=maybe", "flag --config.part.tags=maybe: "),
