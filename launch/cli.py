@@ -67,9 +67,12 @@ def run(
         logging.set_verbosity(logging.WARNING)  # JAX logs every backend that it did not find
         words, expected = arguments[1:], int(bool(argument))
         if len(words) > expected:
-            raise PastaError(f"{words[expected]!r}: unexpected argument; write flags as --name=value (see --help)")
+            quotes = f"put the {argument} in quotes, " if optional else ""
+            raise PastaError(
+                f"{words[expected]!r}: unexpected argument; {quotes}write flags as --name=value (see --help)"
+            )
         if len(words) < expected and not optional:
-            raise PastaError(f"missing argument: {argument}")
+            raise PastaError(f"missing argument: {argument} (see --help)")
         if large_pages:
             restart_on_large_pages()
         if keep_programs:

@@ -289,7 +289,7 @@ def test_a_prompt_comes_from_stdin(monkeypatch):
             "error: --config=configs/sft.py:toy: not for launch.decode; use --config=configs/decode.py:VARIANT",
         ),
         (["Why?", "--prompt=Who?"], "error: 'Why?': unexpected argument beside --prompt"),
-        (["Why?", "Who?"], "error: 'Who?': unexpected argument"),
+        (["Why?", "Who?"], "error: 'Who?': unexpected argument; put the question in quotes"),
     ],
 )
 def test_a_refusal_is_one_line_and_exit_code_2_from_any_folder(arguments, message, tmp_path):
