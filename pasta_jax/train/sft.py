@@ -123,6 +123,8 @@ def start_of(settings: SftSettings, mesh: Mesh | None) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
     refuse_uneven_parts(settings.train, settings.data.rows)
+    if bool(settings.train.steps) == bool(settings.train.epochs):
+        raise PastaError("config.train: set either steps or epochs, and the other to 0")
     if settings.tag_rows == "apart" and not settings.adapter.rank:
         raise PastaError(
             "config.tag_rows=apart: only an adapter has tag rows of its own; set --config.adapter.rank, "
@@ -169,8 +171,6 @@ def fresh_model(settings: FreshSettings, seed: int) -> Model:
 
 def steps_of(settings: SftTraining, feed: Feed) -> int:
     """The steps of a run: a number, or passes over the data."""
-    if bool(settings.steps) == bool(settings.epochs):
-        raise PastaError("config.train: set either steps or epochs, and the other to 0")
     return settings.steps or feed.steps(settings.seed, settings.epochs)
 
 

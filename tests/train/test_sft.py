@@ -202,6 +202,12 @@ def test_impossible_settings_are_refused(tmp_path, changes, message):
         sft.run(settings_with(**changes), tmp_path, lambda: False)
 
 
+def test_steps_beside_epochs_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(sft, "fresh_model", pytest.fail)
+    with pytest.raises(PastaError, match="set either steps or epochs"):
+        sft.run(settings_with(train__epochs=3), tmp_path, lambda: False)
+
+
 def source(model: Path, adapter: Path | str = "", policy: str = "") -> ModelSource:
     return ModelSource(path=str(model), adapter=str(adapter), policy=policy)
 
