@@ -9,11 +9,11 @@ from typing import Any
 from pasta_jax.command import configs
 from pasta_jax.command.console import ROOT, as_typed
 from pasta_jax.errors import PastaError
-from pasta_jax.files import hub, packages
+from pasta_jax.files import packages
 from pasta_jax.runs.settings import changed, flat, plain
 from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.weights.generation_config import read_defaults
-from pasta_jax.weights.load import in_run
+from pasta_jax.weights.load import weights_at
 from pasta_jax.weights.settings import ModelSource
 
 # The files and folders of a workdir, in the order in which they appear.
@@ -149,7 +149,7 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
 
 def file_of(model: ModelSource) -> Path:
     """The model's Hugging Face folder or GGUF file."""
-    return in_run(hub.local(model.path), "model", "config.json") if model.path else packages.path(model.preset)
+    return weights_at(model.path) if model.path else packages.path(model.preset)
 
 
 def _temperature(settings: TeachSettings) -> float:

@@ -63,10 +63,7 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
         raise PastaError(
             f"model {preset}: no package ships its weights; set --config.model.path=<GGUF file or Hugging Face folder>"
         )
-    source = in_run(hub.local(path), "model", "config.json") if path else packages.path(preset)
-    if not source.exists():
-        use = "use a GGUF file, a folder with config.json and *.safetensors, or the workdir of launch.sft"
-        raise PastaError(f"{source}: not found; {use}")
+    source = weights_at(path) if path else packages.path(preset)
     files = open_files(source)
     if preset and (different := difference(files.config, PRESETS[preset])):
         raise PastaError(f"{source}: not a {preset} ({different}); choose another preset")
@@ -76,6 +73,15 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
     origin = path and (path if hub.is_id(path) else str(source.absolute()))
     positions = files.record and files.record.positions
     return Model(name, files.config, params, files.tokenizer, positions, fingerprint, defaults or PLAIN, origin)
+
+
+def weights_at(path: str) -> Path:
+    """The folder or the GGUF file that a config names, or the id of one on the Hub."""
+    source = in_run(hub.local(path), "model", "config.json")
+    if not source.exists():
+        use = "use a GGUF file, a folder with config.json and *.safetensors, or the workdir of launch.sft"
+        raise PastaError(f"{source}: not found; {use}")
+    return source
 
 
 def in_run(folder: Path, part: str, file: str) -> Path:

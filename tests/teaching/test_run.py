@@ -207,7 +207,7 @@ def test_other_prompts_in_the_same_file_are_refused_when_a_run_goes_on(folder, t
 
 def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
     for changes, message in (
-        ({"model.path": str(tmp_path / "none")}, "none: No such file"),
+        ({"model.path": str(tmp_path / "none")}, "none: not found; use a GGUF file, a folder"),
         ({"model.path": ""}, "no model named"),
         (
             {"model.path": str(folder / "mine"), "prompts.file": str(tmp_path / "none.jsonl")},
