@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import safetensors
+from pasta_jax.files import packages, safetensors
 from pasta_jax.files.atomic import write_json
 from pasta_jax.files.validated import AtLeastZero
 from pasta_jax.lang.structure import Positions
@@ -243,7 +243,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], About]:
             names = file.keys()
             flat = {name: np.asarray(file.get_tensor(name), np.float32) for name in names}
     except FileNotFoundError:
-        fix = "use pasta, baseline_sft, or an adapter of a training run (docs/results/adapters.md has recipes)"
+        fix = f"use one of {', '.join(packages.CHECKPOINTS)}, or an adapter of a training run (docs/YOUR_MODEL.md)"
         raise PastaError(f"{path}: not found; {fix}") from None
     except (SafetensorError, OSError) as error:
         raise PastaError(f"{path}: not a complete adapter file ({error}); save or fetch it again") from None
