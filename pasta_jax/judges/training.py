@@ -98,13 +98,11 @@ def run(
         content = {"verdicts (content)": fingerprints.of_texts(map(repr, answers))}  # older folders don't say
         compared = {name: value for name, value in plain.items() if name != "only"} | content
         run_config.refuse_other(workdir, compared, run_config.plain(TrainJudgeSettings()) | content)
-        run_config.write(workdir, compared)  # of a run that has begun: what was refused is no setting of it
-        write_json(workdir / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
         reports = []
         for fold in settings.only or range(settings.folds):
             path = workdir / f"fold-{fold}" / REPORT
             if not path.exists():
-                report = _fold(settings, fold, answers, workdir, plain, stopping)
+                report = _fold(settings, fold, answers, workdir, compared, stopping)
                 if report is None:
                     return None
                 write_json(path, dataclasses.asdict(report))
@@ -117,7 +115,7 @@ def _fold(
     fold: int,
     answers: Sequence[Answered],
     workdir: Path,
-    plain: dict[str, Any],
+    compared: dict[str, Any],
     stopping: Callable[[], bool],
 ) -> FoldReport | None:
     """Train and measure the judge of a fold; None if it was stopped."""
@@ -131,7 +129,7 @@ def _fold(
         pairs = verdicts.pairs_of(learnt, settings.pairs, settings.matched, settings.margin, settings.train.seed)
         held_out = verdicts.pairs_of(theirs, 3 * settings.measured, 2 / 3, settings.margin, settings.train.seed + 1)
     folder = workdir / f"fold-{fold}"
-    steps = _train(settings, pairs, held_out, folder, plain, stopping)
+    steps = _train(settings, pairs, held_out, folder, compared, stopping)
     if steps is None:
         return None
     return _measured(settings, fold, steps, folder / "model", held_out, theirs)
@@ -142,7 +140,7 @@ def _train(
     pairs: Sequence[JudgedAnswers],
     held_out: Sequence[JudgedAnswers],
     folder: Path,
-    plain: dict[str, Any],
+    compared: dict[str, Any],
     stopping: Callable[[], bool],
 ) -> int | None:
     """Train a judge and write it; its steps, None if it was stopped."""
@@ -175,7 +173,10 @@ def _train(
         every=Intervals(log=10, held_out=0, probe=0, save=settings.save),
     )
     state = new_state(trained, optimizer, train.seed)
-    about = provenance(plain, _fingerprint(pairs), None, model.fingerprint)
+    about = provenance(compared, _fingerprint(pairs), None, model.fingerprint)
+    # Not before: settings that are refused would make the corrected ones another run's.
+    run_config.write(folder.parent, compared)
+    write_json(folder.parent / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
     result = fit(folder, training, state, start.frozen, about, Keep(newest=1), False, stopping)
     if not result.complete:
         return None

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -213,11 +214,12 @@ def test_what_can_not_be_trained_is_refused(folder, tmp_path, monkeypatch, chang
     monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("trained"))
     with pytest.raises(PastaError, match=place):
         training.run(settings(folder, **changes), tmp_path)
+    assert not (tmp_path / "config.json").exists(), "the corrected command would be refused as another run's"
 
 
 def test_a_folder_belongs_to_the_verdicts_that_it_learns_from(folder, tmp_path, monkeypatch):
     """A judge of another fold that learnt from others would stand beside them; what can't be read begins no run."""
-    monkeypatch.setattr(training, "_fold", lambda *_: None)  # stopped
+    monkeypatch.setattr(training, "fit", lambda *_: SimpleNamespace(complete=False))  # stopped
     results, run = tmp_path / "results", tmp_path / "run"
     with pytest.raises(PastaError, match=r"/nowhere: no \*/"):
         training.run(settings(folder, verdicts="/nowhere"), run)
