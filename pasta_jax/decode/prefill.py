@@ -22,6 +22,7 @@ from pasta_jax.models.attention import Cache
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.pool import put
+from pasta_jax.models.sharding import picked_slice
 from pasta_jax.models.transformer import logits, trunk, uses_kernels
 from pasta_jax.weights.model import Model
 
@@ -219,7 +220,7 @@ def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: ja
         """Copy `size` slots; `lanes` and `slots` are the axes of the field that count them."""
         start, size = [0] * field.ndim, list(field.shape)
         start[lanes], start[slots], size[lanes], size[slots] = source, first, 1, size_of_copy
-        copied = jax.lax.dynamic_slice(field, start, size)
+        copied = picked_slice(field, start, size)
         start[lanes] = lane
         return jax.lax.dynamic_update_slice(field, copied, start)
 

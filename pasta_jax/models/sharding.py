@@ -14,10 +14,11 @@ still divided.
 """
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -214,6 +215,11 @@ def rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(_rows_axis(mesh)))
 
 
+def sharing_rows(mesh: Mesh | None) -> int:
+    """How many devices share lanes, or the rows of a batch."""
+    return 1 if mesh is None else mesh.shape[_rows_axis(mesh)]
+
+
 def _rows_axis(mesh: Mesh) -> str:
     """`data`, or `fsdp` in its place."""
     return FSDP if FSDP in mesh.shape else DATA
@@ -249,6 +255,16 @@ def create_on_mesh_of(params, create: Callable[..., Tree], *fixed: Hashable) -> 
     static = tuple(range(len(fixed)))
     results = shardings(jax.eval_shape(lambda: create(*fixed)), mesh)
     return jax.jit(create, static_argnums=static, out_shardings=results)(*fixed)
+
+
+def picked_slice(array: jax.Array, start: Sequence[jax.Array | int], size: Sequence[int]) -> jax.Array:
+    """A slice of an array that is one long where devices divide it.
+
+    XLA slices what devices divide in a copy of all of it on each of them. Of a gather it exchanges the result alone.
+    """
+    if jax.typeof(array).sharding.mesh.empty:
+        return jax.lax.dynamic_slice(array, start, size)
+    return jax.vmap(lambda at: jax.lax.dynamic_slice(array, at, size))(jnp.stack(start)[None])[0]
 
 
 def on_each_device(function: Callable[..., Tree], axes, result_axes, *arrays) -> Tree:

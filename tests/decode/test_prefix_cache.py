@@ -12,11 +12,14 @@ from pasta_jax.decode import generate as decoding
 from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
-from pasta_jax.decode.prefill import Prefill, prefill, start
+from pasta_jax.decode.prefill import Prefill, copy_slots, prefill, start
 from pasta_jax.decode.prefix_cache import Admission, PrefixCache, shared
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
+from pasta_jax.models.parameters import is_stacked
+from pasta_jax.models.sharding import make_mesh, shard
+from pasta_jax.tpu.program import collectives
 from pasta_jax.weights.rules import Rules
 from tests.helpers.models import toy
 from tests.helpers.traces import tiny_model
@@ -28,6 +31,21 @@ CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, prefill_chunk=CHUNK)
 def ask(prompt: tuple[int, ...], seed: int = 0, tokens: int = 8, **changes) -> Request:
     rules = Rules(temperature=1.0, seed=seed, max_topic_tokens=4, max_chunk_tokens=10)
     return dataclasses.replace(Request(prompt, tokens, sequential=False, rules=rules), **changes)
+
+
+def test_devices_that_share_lanes_exchange_what_is_copied_and_nothing_more():
+    """A slice of what devices divide would be one of the whole pool, on each of them."""
+    model, mesh, lanes = toy(), make_mesh(8, 1), 8
+    sizes = model.config, lanes, SLOTS, jnp.dtype("float32"), is_stacked(model.params)
+    state, rng = jax.eval_shape(lambda: empty_state(*sizes)), np.random.default_rng(0)
+    state = jax.tree.map(lambda leaf: rng.integers(0, 99, leaf.shape).astype(leaf.dtype), state)
+    arguments = np.int32(1), np.int32(5), np.int32(3 * CHUNK - 1)
+    program = copy_slots.lower(shard(state, mesh), *arguments, size=CHUNK).compile()
+    of_chunk = sum(leaf.nbytes for leaf in jax.tree.leaves(state.pool.kv)) * CHUNK // (lanes * SLOTS)
+    assert 0 < max(one.bytes for one in collectives(program.as_text())) <= of_chunk
+    there, here = (copy_slots(one, *arguments, size=CHUNK) for one in (shard(state, mesh), jax.device_put(state)))
+    jax.tree.map(np.testing.assert_array_equal, there, here)
+    assert there.pool.fill[1] == 3 * CHUNK - 1
 
 
 def words(rng: random.Random, length: int) -> tuple[int, ...]:
