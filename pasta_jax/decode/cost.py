@@ -13,6 +13,7 @@ from pasta_jax.decode.state import LIVE, UNUSED, DecodeState, LoopSpec
 from pasta_jax.device import width
 from pasta_jax.device.platform import machine
 from pasta_jax.models.kernels.cpu import library
+from pasta_jax.models.sharding import mesh_of
 from pasta_jax.weights.model import Model
 
 PROMPT = 128  # tokens in each lane before the measured steps, or a quarter of its slots
@@ -35,6 +36,8 @@ def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeS
         "topics": spec.topics is not None,
         "lanes": [state.lanes, state.pool.slots],
     }
+    if mesh := mesh_of(model.params):
+        about["mesh"] = dict(mesh.shape)  # of the same devices, another one has other prices
     held = [state]
 
     def measure() -> dict[int, float]:

@@ -18,7 +18,10 @@ from pasta_jax.decode.request import Result
 from pasta_jax.decode.rows import feeding
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import ENDED, LIVE, STOP, UNUSED, DecodeState, empty_state
+from pasta_jax.device import width
 from pasta_jax.errors import PastaError
+from pasta_jax.files import fingerprints
+from pasta_jax.models.sharding import make_mesh, shard
 from pasta_jax.oracle import decoding
 from tests.decode.test_sampled_programs import TAGS, answered, assert_same_answer, random_requests, talkative
 from tests.helpers.models import UNTIED
@@ -192,3 +195,22 @@ def test_main_feeds_its_sync_after_the_last_chunk():
 def test_rows_of_several_lanes_must_be_packed():
     with pytest.raises(PastaError, match=r"decoding\.forks"):
         loop_spec(talkative(), dataclasses.replace(CONFIG, packed=()), CONFIG.slots, sequential=False)
+
+
+def test_prices_are_those_of_a_mesh(monkeypatch):
+    """The same devices, divided otherwise, take other times."""
+    seen = []
+
+    def width_of(about, measure):
+        seen.append(fingerprints.of_data(about))
+        return width.Width(tuple((size, 1.0) for size in spec.sizes))
+
+    monkeypatch.setattr(cost.width, "width_of", width_of)
+    model = talkative()
+    spec = loop_spec(model, CONFIG, SLOTS, sequential=False)
+    state = empty_state(model.config, LANES, SLOTS, jnp.float32, False, prices=len(spec.sizes))
+    for mesh in (None, (8, 1), (4, 2), (8, 1)):
+        params = model.params if mesh is None else shard(model.params, make_mesh(*mesh))
+        cost.prices_of(dataclasses.replace(model, params=params), state, spec)
+    assert seen[1] == seen[3]
+    assert len(set(seen)) == 3
