@@ -19,7 +19,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.kernels.pool_tpu import TILE
 from pasta_jax.models.parameters import Params, is_stacked
-from pasta_jax.models.sharding import mesh_of
+from pasta_jax.models.sharding import mesh_of, sharing_rows
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
 
@@ -66,7 +66,7 @@ def stream(
     slots = slots_for(model, requests, config)
     with_guests = [request for request in requests if request.guests]
     with_topics = [request for request in requests if not request.sequential]
-    lanes = min(config.lanes, len(requests))
+    lanes = len(requests) if script is not None else lanes_for(model, len(requests), config)
     spec = loop_spec(
         model,
         dataclasses.replace(config, lanes=lanes),
@@ -89,6 +89,13 @@ def stream(
             yield from _up_to_stop(loop, readings)
 
     return items()
+
+
+def lanes_for(model: Model, requests: int, config: DecodeConfig) -> int:
+    """The lanes for so many requests, on a mesh some more where its devices then share them: else each has them all."""
+    lanes = min(config.lanes, requests)
+    shared = lanes + -lanes % sharing_rows(mesh_of(model.params))
+    return shared if 1 < lanes < shared <= config.lanes else lanes
 
 
 def _up_to_stop(loop: DeviceLoop, readings: Sequence[Reading]) -> Iterator[Event | Result]:

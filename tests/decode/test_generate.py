@@ -4,15 +4,18 @@ tests/decode/test_sampled_programs.py compares answers, budgets and ends with th
 """
 
 import dataclasses
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.generate import generate, slots_for, stream
 from pasta_jax.decode.prefill import prefill_chunks
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.models.sharding import make_mesh, shard
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import toy, uncached
@@ -81,3 +84,16 @@ def test_an_answer_ends_with_the_models_context_however_large_the_pool_is(slots)
     (result,) = generate(short, [request], DecodeConfig(lanes=1, rows=1, slots=slots))
     assert result.trace.position.max() == 99
     assert (len(result.trace.token), result.finish_reason) == (60, "length")
+
+
+@pytest.mark.parametrize(
+    ("requests", "lanes", "expected"), [(5, 32, 8), (8, 32, 8), (9, 32, 16), (9, 12, 9), (40, 32, 32), (1, 32, 1)]
+)
+def test_devices_share_the_lanes_of_any_number_of_requests(monkeypatch, requests, lanes, expected):
+    """If they didn't divide the lanes, each would hold all of them."""
+    begun = []
+    monkeypatch.setattr(decoding, "DeviceLoop", lambda *arguments: begun.append(arguments[2]) or Mock(is_busy=False))
+    model = tiny_model()
+    model = dataclasses.replace(model, params=shard(model.params, make_mesh(8, 1)))
+    list(stream(model, [ask("x")] * requests, dataclasses.replace(CONFIG, lanes=lanes), 8))
+    assert begun == [expected]
