@@ -12,7 +12,7 @@ from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.guests import require_room
 from pasta_jax.decode.request import SEEDS, Request
 from pasta_jax.errors import PastaError
-from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import mesh_of
 from pasta_jax.serve.log import record
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
@@ -77,7 +77,7 @@ class Service:
         )
         if structure is not None:
             with _refused("invalid_schema", "tools" if body.tools else "response_format"):
-                if self.settings.mesh != MeshSettings():
+                if mesh_of(self.model.params) is not None:
                     raise PastaError("structured answers: on one device only")
                 structure.compile(self.model, limits.room)
         with _refused("context_length_exceeded", "messages" if kind == "chat" else "prompt"):

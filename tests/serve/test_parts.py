@@ -18,6 +18,7 @@ from pasta_jax.decode.request import Request, Score
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.stop_texts import Cut
 from pasta_jax.errors import PastaError
+from pasta_jax.models.settings import MeshSettings
 from pasta_jax.serve import logprobs
 from pasta_jax.serve.app import with_tool
 from pasta_jax.serve.choice import Choice
@@ -291,7 +292,8 @@ def test_a_request_names_its_adapter():
 
 def test_a_schema_that_there_is_no_room_for_costs_no_work():
     """Masks of large automata take long, and are kept."""
-    service = Service("tiny", tiny_model(), Mock(), Mock(), ServeSettings(), Request((), 8, True))
+    settings = ServeSettings(mesh=MeshSettings(data=0))  # which is one device here
+    service = Service("tiny", tiny_model(), Mock(), Mock(), settings, Request((), 8, True))
     names = [f"{n:03}{'x' * 9}" for n in range(300)]
     schema = {"type": "object", "properties": {f"f{n}": {"enum": [f"{n}{name}" for name in names]} for n in range(9)}}
     for forks in (True, False):
