@@ -28,7 +28,7 @@ from pasta_jax.judges.offline import toy_grader
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.lang import words
 from pasta_jax.lang.program import Chunk, Program
-from pasta_jax.models.sharding import decoding_mesh, gathered, training_mesh
+from pasta_jax.models.sharding import decoding_mesh, gathered, sharing_rows, training_mesh
 from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.settings import PreferenceSettings, PromptSettings
@@ -88,7 +88,8 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
         )
     if settings.decoding.draft == "drafter":
         raise PastaError("config.decoding.draft=drafter: a model in training has none; set it to lookup or off")
-    refuse_uneven_parts(settings.train, settings.train.rows)
+    mesh = training_mesh(settings.mesh)
+    refuse_uneven_parts(settings.train, settings.train.rows, sharing_rows(mesh))  # not after hours of sampling
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
     if settings.prompts.toy:
@@ -98,7 +99,7 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
         atomic.check_writable(artifacts.folder)
     except OSError as error:
         raise PastaError(f"{artifacts.folder}: {error.strerror}; set --config.artifacts to a writable folder") from None
-    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed, training_mesh(settings.mesh))
+    trainable = load_trainable(settings.model, settings.adapter, settings.train.seed, mesh)
     sft = trainable.model
     refuse_narrow(sft)  # before the baseline is sampled
     if settings.adapter.rank and settings.model.adapter:  # without an adapter file, the new one changes nothing yet

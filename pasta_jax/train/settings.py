@@ -83,8 +83,13 @@ class TrainingSettings:
     seed: Seed = 0  # of fresh weights, new adapters, and the order of the data
 
 
-def refuse_uneven_parts(train: TrainingSettings, rows: int) -> None:
-    """Raise if a batch doesn't divide into equal parts."""
+def refuse_uneven_parts(train: TrainingSettings, rows: int, devices: int = 1) -> None:
+    """Raise if a batch doesn't divide into equal parts, or over the devices that share its rows."""
+    if rows % devices:
+        raise PastaError(
+            f"a batch of {rows} rows doesn't divide over the {devices} devices of config.mesh.data; use a multiple of "
+            f"{devices}, or raise config.mesh.model"
+        )
     if rows % train.accumulate:
         raise PastaError(f"config.train.accumulate {train.accumulate}: must divide the {rows} rows of a batch")
 

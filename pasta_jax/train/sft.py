@@ -17,7 +17,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.workdir import claim
 from pasta_jax.models import transformer
 from pasta_jax.models.config import config_of
-from pasta_jax.models.sharding import devices_of, training_mesh
+from pasta_jax.models.sharding import devices_of, sharing_rows, training_mesh
 from pasta_jax.progress import doing, say
 from pasta_jax.runs import settings as run_config
 from pasta_jax.runs.checkpoint import git_revision, provenance
@@ -122,7 +122,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
 def start_of(settings: SftSettings, mesh: Mesh | None) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
-    refuse_uneven_parts(settings.train, settings.data.rows)
+    refuse_uneven_parts(settings.train, settings.data.rows, sharing_rows(mesh))
     if bool(settings.train.steps) == bool(settings.train.epochs):
         raise PastaError("config.train: set either steps or epochs, and the other to 0")
     if settings.tag_rows == "apart" and not settings.adapter.rank:

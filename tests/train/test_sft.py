@@ -193,13 +193,14 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
         ({"positions__policy": "late"}, "unknown position policy 'late'"),
         ({"mesh__model": 3}, "mesh .*choose data and model with this product"),
         ({"train__accumulate": 3}, r"config\.train\.accumulate 3: must divide the \d+ rows of a batch"),
+        ({"data__rows": 4}, "a batch of 4 rows doesn't divide over the 8 devices of config.mesh.data"),
         ({"data__stray": 0.5, "strip_tags": True}, r"config\.data\.stray: needs chunks .*; set it to 0"),
         ({"tag_rows": "apart"}, r"config\.tag_rows=apart: .*; set --config\.adapter\.rank, or"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, changes, message):
     with pytest.raises(PastaError, match=message):
-        sft.run(settings_with(**changes), tmp_path, lambda: False)
+        sft.run(settings_with(**{"data__rows": 8} | changes), tmp_path, lambda: False)
 
 
 def test_steps_beside_epochs_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
