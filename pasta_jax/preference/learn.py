@@ -13,7 +13,7 @@ from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
 from pasta_jax.files.workdir import claim
-from pasta_jax.models.sharding import devices_of, mesh_of, shard_rows, to_decode_with, training_mesh
+from pasta_jax.models.sharding import devices_of, mesh_of, shard_rows, sharing_rows, to_decode_with, training_mesh
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import example_of
 from pasta_jax.preference.log_probabilities import score_examples
@@ -30,7 +30,7 @@ from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import log_probabilities
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.pairs import PairExample, PairFeed
-from pasta_jax.train.settings import Intervals, Keep
+from pasta_jax.train.settings import Intervals, Keep, parts_of
 from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.train.trainable import place, scoring
@@ -102,9 +102,10 @@ def learn(
     optimizer = new_optimizer(train, steps)
     # A copy, because training donates its state's memory and later rounds start from Pasta-SFT's parameters too.
     state = new_state(jax.tree.map(jnp.copy, start.params), optimizer, train.seed)
+    mesh = training_mesh(settings.mesh)
     run = Run(
         steps=steps,
-        accumulate=train.accumulate,
+        accumulate=parts_of(train, train.rows, sharing_rows(mesh)),
         batch=feed.batch,
         held_out=(),
         loss=preference_loss(
@@ -117,7 +118,7 @@ def learn(
         flops_per_token=flops_per_token(
             stage.sft.params, stage.sft.config, train.lengths[-1], bool(settings.adapter.rank)
         ),
-        peak_flops=peak_flops(devices_of(training_mesh(settings.mesh))),
+        peak_flops=peak_flops(devices_of(mesh)),
         probe=None,
         every=Intervals(log=settings.every.log, held_out=0, probe=0, save=settings.every.save),
     )
@@ -129,7 +130,7 @@ def learn(
         result = fit(
             folder=folder,
             run=run,
-            state=place(state, training_mesh(settings.mesh)),
+            state=place(state, mesh),
             frozen=frozen,
             provenance=about,
             keep=Keep(newest=1, every=0),

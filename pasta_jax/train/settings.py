@@ -1,6 +1,7 @@
 """The settings of supervised training; preference training shares those of the optimizer and of the adapter."""
 
 import dataclasses
+import math
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -92,6 +93,11 @@ def refuse_uneven_parts(train: TrainingSettings, rows: int, devices: int = 1) ->
         )
     if rows % train.accumulate:
         raise PastaError(f"config.train.accumulate {train.accumulate}: must divide the {rows} rows of a batch")
+
+
+def parts_of(train: TrainingSettings, rows: int, devices: int) -> int:
+    """Into how many parts a batch is cut: as many as each device has rows for, or all would compute the same part."""
+    return math.gcd(train.accumulate, rows // devices)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
-from pasta_jax.train.settings import FreshSettings, SftSettings, SftTraining, refuse_uneven_parts
+from pasta_jax.train.settings import FreshSettings, SftSettings, SftTraining, parts_of, refuse_uneven_parts
 from pasta_jax.train.sft_data import read_data
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
@@ -86,7 +86,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
     frozen = place(start.frozen, mesh)
     training = Run(
         steps=steps,
-        accumulate=settings.train.accumulate,
+        accumulate=parts_of(settings.train, settings.data.rows, sharing_rows(mesh)),
         batch=data.feed.batch,
         held_out=data.held_out,
         loss=sft_loss(

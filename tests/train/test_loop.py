@@ -20,7 +20,7 @@ from pasta_jax.train.fit import Fit, fit
 from pasta_jax.train.loop import Run, train_step, where_it_is
 from pasta_jax.train.loss import LossSums, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
-from pasta_jax.train.settings import Intervals, Keep, TrainingSettings
+from pasta_jax.train.settings import Intervals, Keep, TrainingSettings, parts_of
 from pasta_jax.train.state import TrainState, new_state
 from pasta_jax.weights.adapter import new_adapter
 from pasta_jax.weights.settings import AdapterSettings
@@ -206,3 +206,12 @@ def test_the_state_is_donated():
 
     step = jax.jit(lambda state: train_step(state, None, batch, flat_loss, optimizer, 1)[0], donate_argnums=0)
     assert step.lower(state).compile().memory_analysis().alias_size_in_bytes >= 256 * 3 * 4
+
+
+@pytest.mark.parametrize(("accumulate", "devices", "expected"), [(4, 1, 4), (2, 4, 2), (4, 4, 2), (8, 4, 2), (4, 8, 1)])
+def test_devices_that_share_rows_compute_no_part_together(accumulate, devices, expected):
+    """Of a part with fewer rows than devices, each device would compute all; no device gets more rows than alone."""
+    parts = parts_of(TrainingSettings(accumulate=accumulate), 8, devices)
+    assert parts == expected
+    assert 8 // parts % devices == 0
+    assert 8 // parts // devices <= 8 // accumulate
