@@ -94,6 +94,7 @@ def taught() -> PreferenceSettings:
         pasta(),
         model=ModelSource(),
         baseline=ModelSource(),
+        prompts=dict(prompt_words=(1, 10_000), drop_evaluation=False),  # launch.teach has chosen them
         sample=dict(count=6),
         judge=dict(
             checked=dict(

@@ -45,6 +45,7 @@ class PromptSettings:
     count: Records = 2000
     prompt_words: WordLimits = (1, 300)  # fewest and most, of pairs from a source
     response_words: WordLimits = (1, 500)
+    drop_evaluation: bool = True  # drop prompts of AlpacaEval, MT-bench and IFEval, which must be installed
 
 
 @dataclasses.dataclass(frozen=True)

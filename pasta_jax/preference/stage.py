@@ -124,7 +124,8 @@ def read_prompts(settings: PreferenceSettings) -> tuple[tuple[Pair, ...], tuple[
     by_split = {"train": [], "validation": []}
     for split, pair in pairs_of(chosen):
         by_split[split].append(pair)
-    limits = Filter(chosen.prompt_words, (0, 0) if chosen.file else chosen.response_words, True, True)
+    response_words = (0, 0) if chosen.file else chosen.response_words
+    limits = Filter(chosen.prompt_words, response_words, True, chosen.drop_evaluation)
     (train, left_out), (validation, others) = (select(by_split[split], limits) for split in ("train", "validation"))
     name = chosen.records or chosen.file or chosen.source
     if len(validation) < count or not train:

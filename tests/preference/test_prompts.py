@@ -6,7 +6,7 @@ import json
 import pytest
 
 from configs import preference as preference_config
-from pasta_jax.data.pairs import split_of
+from pasta_jax.data.pairs import Pair, split_of
 from pasta_jax.errors import PastaError
 from pasta_jax.preference.stage import read_prompts
 from pasta_jax.runs.settings import changed
@@ -62,3 +62,22 @@ def test_prompts_of_a_file_are_the_same_however_its_path_is_spelled(chosen, tmp_
     )
     assert here == there
     assert here[0][0].origin == "prompts.jsonl: line 1"
+
+
+def test_what_teaching_has_chosen_is_learnt_from_whatever_is_installed_and_however_long_it_is(tmp_path, monkeypatch):
+    """It dropped what is near an evaluation, if the sets were there; by now the model has learnt for hours."""
+
+    def missing(name: str):
+        raise PastaError(f"{name} is not installed")
+
+    monkeypatch.setattr("pasta_jax.data.sources.packages.path", missing)
+    texts = [f"Shorten text {n}: {'a word ' * length}" for n, length in enumerate((0, 300) * 20)] + ["Tips?"]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    settings = changed(preference_config.taught(), prompts={"file": str(tmp_path / "prompts.jsonl")})
+    prompts, _, _ = read_prompts(settings)
+    assert [pair.instruction for pair in prompts] == [
+        text for text in texts if split_of(Pair.of("", text, "", ""), 2) == "train"
+    ]
+    assert prompts[-1].instruction == "Tips?"
+    with pytest.raises(PastaError, match="alpaca_eval is not installed"):
+        read_prompts(changed(settings, prompts={"drop_evaluation": True}))
