@@ -20,6 +20,8 @@ from pasta_jax.toy.task import Problem, problems
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
+UNWEIGHED = "the model must be able to weigh the answer"
+
 
 @dataclasses.dataclass(frozen=True)
 class Annotator:
@@ -97,7 +99,11 @@ def by_likelihood(pairs: Sequence[Pair], records: Path, source: ModelSource, wei
                 yield number, {"failure": NOT_ENCODABLE, "detail": str(error)}
                 continue
             proposal = Program.parse(programs[pair.id])
-            program, evidence = likelihood.prune(model, messages(pair), proposal, weighing)
+            try:
+                program, evidence = likelihood.prune(model, messages(pair), proposal, weighing)
+            except PastaError as error:  # line by line, a text may have more ids than weighing.lengths allow
+                yield number, {"failure": UNWEIGHED, "detail": str(error), "refused": proposal.render()}
+                continue
             yield number, {"program": program.render(), "evidence": evidence}
 
     about = dataclasses.asdict(weighing) | {"lengths": list(weighing.lengths), "model": dataclasses.asdict(source)}

@@ -173,6 +173,21 @@ def test_a_text_without_ids_is_refused_and_ends_no_run(kind, tmp_path, monkeypat
     assert (refusal.reason, refusal.detail) == (NOT_ENCODABLE, "no ids for é")
 
 
+def test_an_answer_that_is_too_long_to_weigh_is_refused_and_ends_no_run(tmp_path, monkeypatch):
+    """Line by line, a text may have more ids than as a whole, which the limit of its records is about."""
+    monkeypatch.setattr(annotators, "load", lambda _: SimpleNamespace(tokenizer=Chatty(), name="model"))
+    annotated = "So:<async topic='a'> one thing and the other.</async><async topic='b'> and this and that too.</async>"
+    plain = "So: one thing and the other. and this and that too."
+    records = [record_of(annotated, plain, id="long"), record_of("So.", "So.", id="short")]
+    (tmp_path / "r.jsonl").write_text("".join(record.json() + "\n" for record in records))
+    pairs = [Pair(record.id, "", "Why?", record.response, "mine") for record in records]
+    annotator = annotators.by_likelihood(pairs, tmp_path / "r.jsonl", ModelSource(), Weighing(lengths=(32,)))
+    [(_, refused), (_, whole)] = annotator.annotate([0, 1], Progress("", 2))
+    assert "ids to weigh, over 32; raise lengths" in refused["detail"]
+    assert verify(pairs[0], refused, Chatty(), 999, "likelihood", "train").reason == annotators.UNWEIGHED
+    assert whole["program"] == "So."
+
+
 def test_a_model_that_cannot_be_trained_is_refused_before_annotating(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "unknown"}')
     shutil.copy(packages.path("smollm2_135m"), tmp_path / "tokenizer.json")
