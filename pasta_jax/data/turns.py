@@ -37,13 +37,16 @@ def later_pairs(row: object, source: str, place: str) -> list[Pair]:
     messages = [(SPEAKERS.get(str(turn.get(speaker))), turn.get(text)) for turn in said]
     pairs = []
     first = next((n for n, (speaker, _) in enumerate(messages) if speaker != "system"), 0)
+    system = messages[0][1] if first else ""  # it holds for the whole conversation
+    if not isinstance(system, str) or not is_text(system):
+        return []
     for number in range(first + 1, len(messages) - 1):
         (asker, question), (answerer, answer) = messages[number : number + 2]
         texts = (question, answer)
         if (asker, answerer) != ("user", "assistant") or not all(isinstance(t, str) and t.strip() for t in texts):
             continue
         if stands_alone(question) and is_text(question) and is_text(answer):
-            pairs.append(Pair.of("", question, answer, source, f"{place}, turn {number + 1}"))
+            pairs.append(Pair.of(system, question, answer, source, f"{place}, turn {number + 1}"))
     return pairs
 
 

@@ -247,6 +247,17 @@ def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
     assert [item.instruction for item in sources.read(str(path)) if isinstance(item, Pair)] == ["Hi there", "x"]
 
 
+def test_a_system_message_holds_for_later_turns(tmp_path):
+    def row(system: object) -> dict:
+        asked = turns("Hi there", "Ahoy.", "What are the largest seas of the world?", "Arr.")["conversations"]
+        return {"conversations": [{"from": "system", "value": system}, *asked]}
+
+    path = write(tmp_path / "a.jsonl", row("Talk like a pirate."), row(7), row("\0"))
+    pairs = [item for item in sources.read(str(path), later_turns=True) if isinstance(item, Pair)]
+    assert {pair.system for pair in pairs} == {"Talk like a pirate."}
+    assert [pair.response for pair in pairs] == ["Ahoy.", "Arr."]
+
+
 @pytest.mark.parametrize(
     ("question", "alone"),
     [
