@@ -34,7 +34,7 @@ from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import Loss, LossSums
 from pasta_jax.train.optimizer import new_optimizer, schedule
 from pasta_jax.train.settings import DrafterSettings, Intervals, Keep
-from pasta_jax.train.sft_data import fingerprint_of_examples
+from pasta_jax.train.sft_data import fingerprint_of_examples, prompt_of
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.train.trainable import product_dtype
 from pasta_jax.weights.drafter import save, table_of
@@ -96,17 +96,19 @@ def run(settings: DrafterSettings, workdir: Path, stopping: Callable[[], bool] =
         model = load(settings.model, only_decoding=True, stacked=False)
         with doing("reading answers"):
             examples = examples_of(model, Path(settings.answers), settings.longest)
-        held_out = max(1, round(settings.held_out * len(examples)))
-        if held_out >= len(examples):
+        measured = examples[-max(1, round(settings.held_out * len(examples))) :]
+        # Of several answers to a prompt, none is learnt from where another is measured on.
+        asked = set(map(prompt_of, measured))
+        learnt = [example for example in examples[: -len(measured)] if prompt_of(example) not in asked]
+        if not learnt:
             raise PastaError(f"{settings.answers}: {len(examples)} answers are too few; decode more prompts")
         run_config.write(workdir, plain)  # of a run that has begun: other settings than refused ones are not another's
-        files = states_of(model, examples, workdir / "states", stopping)
+        files = states_of(model, [*learnt, *measured], workdir / "states", stopping)
         if files is None:
             return None
-        first = len(examples) - held_out
-        train, measured = joined(examples[:first], files[:first]), joined(examples[first:], files[first:])
+        train, held_out = joined(learnt, files[: len(learnt)]), joined(measured, files[len(learnt) :])
         ids = frequent(train.label, settings.ids)
-        return _fit(settings, model, train, measured, ids, workdir, plain, stopping)
+        return _fit(settings, model, train, held_out, ids, workdir, plain, stopping)
 
 
 def examples_of(model: Model, path: Path, longest: int) -> list[Example]:

@@ -100,6 +100,19 @@ def test_hidden_states_are_in_memory_once(folder, tmp_path):
     assert states.hidden.nbytes <= held < 1.5 * states.hidden.nbytes
 
 
+def test_no_prompt_is_learnt_from_and_measured_on(folder, tmp_path, monkeypatch):
+    """As in a file with several samples of each answer, one after another."""
+    lines = (folder / "answers.jsonl").read_text().splitlines()
+    (tmp_path / "answers.jsonl").write_text("\n".join([*lines, *lines[:6]]))
+    read = []
+    monkeypatch.setattr(drafter, "states_of", lambda model, examples, *_: read.extend(examples))
+    assert drafter.run(settings(folder, answers=str(tmp_path / "answers.jsonl")), tmp_path / "run") is None
+    prompts = [*map(drafter.prompt_of, read)]
+    learnt, measured = prompts[:-7], prompts[-7:]
+    assert (len(learnt), len(measured)) == (53, 7)
+    assert not set(learnt) & set(measured)
+
+
 def test_it_learns_and_writes_what_it_learnt(folder, trained):
     report, metrics = trained
     losses = [line["held_out/loss_1"] for line in metrics if "held_out/loss_1" in line]
