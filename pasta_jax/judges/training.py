@@ -45,6 +45,7 @@ from pasta_jax.weights import card, export, families, huggingface
 from pasta_jax.weights.adapter import merge
 from pasta_jax.weights.config_file import TagRecord
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.source import trained_on
 
 LIMIT = "Its taste is that of the judge whose verdicts it learnt: say how often both agree beside what it prefers."
 
@@ -180,7 +181,8 @@ def _train(
     result = fit(folder, training, state, start.frozen, about, Keep(newest=1), False, stopping)
     if not result.complete:
         return None
-    made = card.Training("", train.seed, (verdicts.TERMS,), card.plain(settings), git_revision())
+    data = (*trained_on(settings.model), verdicts.TERMS)
+    made = card.Training("", train.seed, data, card.plain(settings), git_revision())
     write(model, start.frozen, result.state.trainable, folder / "model", made)
     return result.steps
 

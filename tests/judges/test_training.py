@@ -25,6 +25,7 @@ from pasta_jax.runs.settings import changed
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train.pairs import PairExample, pair_batch
 from pasta_jax.train.trainable import scoring
+from pasta_jax.weights import card
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from tests.helpers.forked import Forked, command
@@ -38,6 +39,7 @@ QWEN2 = TransformerConfig(
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 MODELS = [f"model-{n}" for n in range(10)]
 ITEMS = ["crow 3", "dove 5", "hawk 2", "wren 9", "swan 4"]
+MINE = "texts of mine: its terms are not recorded"  # what the model is from that judges start from
 QUESTIONS = [f"birds {' '.join(some)}" for some in itertools.permutations(ITEMS, 3)]
 
 
@@ -46,6 +48,8 @@ def folder(tmp_path_factory) -> Path:
     """A model, and verdicts that prefer answers with a seven, whatever their length."""
     folder = tmp_path_factory.mktemp("judge")
     export_model(Model("mine", QWEN2, jax.device_put(random_params(QWEN2, 5)), TOKENIZER), folder / "mine")
+    made = card.Training("", 0, (MINE,), {}, "")
+    card.write(folder / "mine", card.Card("model", "mine", None, TOKENIZER.tags.base, made))
     rng = np.random.default_rng(0)
     for number, model in enumerate(MODELS):
         rows = []
@@ -155,7 +159,10 @@ def test_its_card_says_what_it_learnt_from(folder, trained):
     for words in ("license: other", f"- {verdicts.TERMS}", training.LIMIT):
         assert words in written
     for model in ("run", "run/fold-1/model"):
-        assert learnt_from(RewardSettings(str(folder / model))) == (verdicts.TERMS,)
+        assert learnt_from(RewardSettings(str(folder / model))) == (
+            f"in the weights that it starts from: {MINE}",
+            verdicts.TERMS,
+        )
     assert learnt_from(RewardSettings(str(folder / "mine"))) != (verdicts.TERMS,)
 
 
