@@ -50,6 +50,7 @@ def parse_pair(row: object, source: str, place: str) -> Pair | Unreadable:
     """Parse one record. Of several turns, the first question and its answer."""
     try:
         system, instruction, response = _texts(row)
+        system = system or system_beside(row)
         for name, text in (("system", system), ("instruction", instruction), ("response", response)):
             _check(name, text)
         if not instruction.strip() or (not response.strip() and not row.keys() & UNANSWERED):
@@ -105,6 +106,11 @@ def _texts(row: object) -> tuple[str, str, str]:
         return "", f"{instruction}\n\n{more}" if more.strip() else instruction, _text(row, "output")
     names = ", ".join(sorted(map(str, row))[:5])[:80] or "none"
     raise _Invalid(f"a record must have the fields {FORMATS}", f"its fields: {names}")
+
+
+def system_beside(row: dict[str, object]) -> str:
+    """The system message in a field of its own, as LLaMA-Factory and others have it."""
+    return system if isinstance(system := row.get("system"), str) else ""
 
 
 def _turns(turns: list[object], speaker_field: str, text_field: str) -> tuple[str, str, str]:

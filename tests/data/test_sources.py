@@ -50,9 +50,14 @@ def test_every_format(tmp_path):
         {"conversations": spoken[1:2], "chosen": spoken[2], "rejected": spoken[4]},
         {"key": 1, "prompt": "why", **rules},
         {"prompt": "why", "text": "because", **rules},
+        {"instruction": "why", "output": "because", "system": "Be brief."},
+        {"conversations": spoken[1:], "system": "Be brief."},
+        {"conversations": spoken, "system": "Be long."},
+        {"instruction": "why", "output": "because", "system": None},
     )
     plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
     expected = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", ""), plain]
+    expected += [brief, brief, brief, plain]
     pairs = list(read(path))
     assert texts(pairs) == expected
     assert {pair.source for pair in pairs} == {"all.jsonl"}
@@ -252,10 +257,11 @@ def test_a_system_message_holds_for_later_turns(tmp_path):
         asked = turns("Hi there", "Ahoy.", "What are the largest seas of the world?", "Arr.")["conversations"]
         return {"conversations": [{"from": "system", "value": system}, *asked]}
 
-    path = write(tmp_path / "a.jsonl", row("Talk like a pirate."), row(7), row("\0"))
+    beside = {"conversations": row("")["conversations"][1:], "system": "Talk like a pirate."}
+    path = write(tmp_path / "a.jsonl", row("Talk like a pirate."), row(7), row("\0"), beside)
     pairs = [item for item in sources.read(str(path), later_turns=True) if isinstance(item, Pair)]
     assert {pair.system for pair in pairs} == {"Talk like a pirate."}
-    assert [pair.response for pair in pairs] == ["Ahoy.", "Arr."]
+    assert [pair.response for pair in pairs] == ["Ahoy.", "Arr."] * 2
 
 
 @pytest.mark.parametrize(
