@@ -15,13 +15,11 @@ from pasta_jax.annotate.run import Annotation
 from pasta_jax.annotate.verify import NOT_ENCODABLE
 from pasta_jax.data.pairs import Pair, id_of
 from pasta_jax.errors import PastaError
-from pasta_jax.files.jsonl import read
-from pasta_jax.files.validated import MIB
+from pasta_jax.files.jsonl import read_records
 from pasta_jax.lang.program import Chunk, LangError, Program, Text, block_length
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
-MOST_BYTES = 4 * MIB  # of an answer
 _MARKER = re.compile(r"\s*(?:(\d{1,3})[.)]|([-*+•]))(?!\S)")  # of an item in a list
 _FIX = "name a file that launch.decode wrote for --prompts_file"
 
@@ -29,7 +27,7 @@ _FIX = "name a file that launch.decode wrote for --prompts_file"
 def read_answers(path: Path) -> dict[str, Mapping[str, object]]:
     """The answers in a file that launch.decode wrote, by the id of their pair."""
     answers = {}
-    for place, row in read(path, Any, MOST_BYTES, _FIX):
+    for place, row in read_records(path, Any, _FIX):
         texts = [row.get(name) for name in ("prompt", "text", "program")] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise PastaError(f"{place}: not an answer with prompt, text and program; {_FIX}")

@@ -40,6 +40,15 @@ def test_a_promise_is_made_as_long_as_its_chunk(tmp_path):
     assert (record.instruction, record.response) == ("Why?", ANSWER["text"])
 
 
+def test_a_list_of_answers_is_read_as_lines_are(tmp_path):
+    """launch.decode writes one where the name of its output ends in .json."""
+    (tmp_path / "answers.jsonl").write_text(json.dumps(ANSWER) + "\n")
+    (tmp_path / "answers.json").write_text(json.dumps([ANSWER], indent=1))
+    lines, of_list = (own.read_answers(tmp_path / name) for name in ("answers.jsonl", "answers.json"))
+    assert of_list == lines
+    assert {pair.id for pair in read(str(tmp_path / "answers.json"))} == set(of_list)
+
+
 def answer(end: str, following: str) -> dict:
     """One whose chunk ends so, with what main writes next."""
     return ANSWER | {
