@@ -213,6 +213,7 @@ def fill(
     """
     chosen, single = settings.read(options, FillOptions, "fill"), isinstance(context, str)
     contexts = _texts(model, [context] if single else context, "fill.context")
+    _require_unicode(chosen.system + chosen.instruction, "fill.system or fill.instruction")
     form = form_of(schema_of(fields))
     with _compiling_is_announced():
         filled = sorted(fill_all(model, contexts, form, chosen, after or {}), key=lambda one: one.index)
@@ -225,6 +226,7 @@ def ask(model: Model, context: str, questions: Sequence[str], **options: object)
         raise PastaError(f"ask.{unused[0]}: is an option of fill alone; leave it out")
     chosen = settings.read(options, FillOptions, "ask")
     [context], questions = _texts(model, [context], "ask.context"), _texts(model, questions, "ask.questions")
+    _require_unicode(chosen.system, "ask.system")
     with _compiling_is_announced():
         return ask_all(model, context, questions, chosen)
 
@@ -237,9 +239,14 @@ def _texts(model: Model, values: object, name: str) -> list[str]:
     for text in (values := list(values)):
         if not isinstance(text, str):
             raise PastaError(f"{name}: expected text, got {type(text).__name__}")
-        if re.search("[\ud800-\udfff]", text):
-            raise PastaError(f"{name}: not valid Unicode; correct it")
+        _require_unicode(text, name)
     return values
+
+
+def _require_unicode(text: str, name: str) -> None:
+    """Refuse halves of pairs, which no tokenizer can read: a cut-off escape in JSON, or bytes of a file's name."""
+    if re.search("[\ud800-\udfff]", text):
+        raise PastaError(f"{name}: not valid Unicode; correct it")
 
 
 def _require_model(model: object) -> None:
@@ -294,6 +301,7 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
             raise PastaError("the text is blank; write a question")
         if not chat:
             _refuse_system(system)
+            _require_unicode(prompt, "the text")
             return model.tokenizer.prompt_ids(prompt), prompt
         messages = [("user", prompt)]
     elif hasattr(prompt, "__len__") and all(isinstance(item, Integral) for item in prompt):
@@ -309,6 +317,8 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
         raise PastaError(f"expected text, token ids or messages, got {type(prompt).__name__}")
     if system and messages[0][0] != "system":
         messages = [("system", system), *messages]
+    for role, text in messages:
+        _require_unicode(text, f"the {role} message")
     return model.tokenizer.chat(messages), messages[-1][1]
 
 

@@ -217,6 +217,8 @@ def test_what_orders_threads_is_refused_where_there_are_none():
         (lambda: pasta.fill(MODEL, ["a", 3], {"b": str}), "fill.context: .*int"),
         (lambda: pasta.fill(MODEL, {"a": "b"}, {"b": str}), "fill.context: .*dict"),
         (lambda: pasta.fill(MODEL, "\ud800", {"b": str}), "fill.context: not valid Unicode"),
+        (lambda: pasta.fill(MODEL, "a", {"b": str}, instruction="\ud800"), "fill.instruction: not valid Unicode"),
+        (lambda: pasta.ask(MODEL, "a", ["b"], system="\ud800"), "ask.system: not valid Unicode"),
         (lambda: pasta.fill(MODEL, "a", None), "fields: None"),
         (lambda: pasta.fill(MODEL, "a", {"b": str}, after=["b"]), "after: "),
         (lambda: pasta.fill(MODEL, "a", {"b": str}, after={"b": None}), "after: "),
