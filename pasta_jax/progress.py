@@ -134,7 +134,10 @@ def track(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def break_silence(what: str) -> Iterator[None]:
-    """Display what goes on, or after each SILENCE_S in which nothing was said, say it: the innermost, or `what`."""
+    """Display what goes on, or after each SILENCE_S in which nothing was said, say it: the innermost, or `what`.
+
+    An empty `what` is not said.
+    """
     ended, fallback = threading.Event(), Progress(what)
     fallback.close()  # it is never displayed, and never hides a display
 
@@ -161,8 +164,8 @@ def _look(fallback: Progress) -> None:
             _heard()
         elif not all(one.what for one in _running):
             _heard()
-        elif time.monotonic() - _last_output >= SILENCE_S:
-            say((_lasting() or [fallback])[-1].line())
+        elif time.monotonic() - _last_output >= SILENCE_S and (one := (_lasting() or [fallback])[-1]).what:
+            say(one.line())
 
 
 def _is_terminal() -> bool:

@@ -120,6 +120,10 @@ def test_silence_is_broken_by_the_innermost_of_what_goes_on(now, capsys):
     now.now += SILENCE_S
     with doing("tracing"):
         assert said_after(0).startswith("decode: working … ")  # has just begun
+    command.what = ""  # a function of the library, which says only what has a name
+    assert said_after(100) == ""
+    with doing("compiling"):
+        assert said_after(2) == "compiling … 0:02\n"
     with Progress("samples", 4) as samples:
         assert said_after(10) == "samples: 0 of 4, 0:10 so far\n"
         samples.done = 1
