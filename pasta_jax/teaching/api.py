@@ -1,6 +1,7 @@
 """`pasta.teach`: the whole of launch.teach as one function."""
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,13 +28,19 @@ def teach(
     None for ours. The same call resumes what was stopped. Settings are those of configs/teach.py, by dotted name:
     `**{"training.epochs": 3}`.
     """
+    if not isinstance(model, str | os.PathLike):  # perhaps what load_model returns, as for the other functions
+        raise PastaError(f"teach: model {type(model).__name__}: expected a preset, a path or an id")
+    if not isinstance(workdir, str | os.PathLike):
+        raise PastaError(f"teach: workdir {workdir!r}: expected a path")
     name, folder = os.fspath(model), Path(workdir)
     source = ModelSource(preset=name) if name in PRESETS else ModelSource(path=name)
     file = "" if prompts is None else prompts
     if not isinstance(file, str | os.PathLike):
-        texts = list(file)
+        texts = list(file) if isinstance(file, Iterable) else []
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise PastaError("teach: prompts must be texts that are not blank; pass at least one")
+        if half := [text for text in texts if re.search("[\ud800-\udfff]", text)]:
+            raise PastaError(f"teach: prompt {ascii(half[0])[:60]}: not valid Unicode; correct it")
         folder.mkdir(parents=True, exist_ok=True)
         file, lines = folder / "given.jsonl", chosen.of_prompts(texts)
         if (folder / PROMPTS).exists() and file.exists() and file.read_text("utf-8") != lines:

@@ -260,7 +260,10 @@ def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_
     settings, workdir = asked[0]
     assert (settings.model.path, settings.training.steps, workdir) == (str(folder / "mine"), 3, tmp_path)
     assert [prompt.text for prompt in read_prompts_file(Path(settings.prompts.file))] == QUESTIONS
-    for texts, message in (([" "], "not blank"), ([], "at least one")):
+    for model, place, message in (({}, tmp_path, "model dict: expected a preset"), ("x", None, "workdir None")):
+        with pytest.raises(PastaError, match=message):
+            pasta.teach(model, QUESTIONS, place)
+    for texts, message in (([" "], "not blank"), ([], "at least one"), (5, "must be texts"), (["\ud83d"], "Unicode")):
         with pytest.raises(PastaError, match=message):
             pasta.teach("smollm2_135m", texts, tmp_path)
     (tmp_path / "prompts.jsonl").touch()  # chosen from them
