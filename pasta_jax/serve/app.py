@@ -20,7 +20,7 @@ from pasta_jax.serve import logprobs, structured
 from pasta_jax.serve.choice import Choice, Delta, usage
 from pasta_jax.serve.delivery import CLIENT_LEFT, EventStream, as_json, event, read_whole
 from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
-from pasta_jax.serve.responses import ResponseWriter, read_response_body
+from pasta_jax.serve.responses import ResponseWriter, in_own_fields, read_response_body
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.settings import Limits
@@ -116,8 +116,9 @@ async def respond(service: Service, request: Request) -> Response:
     """Answer a request to /v1/responses."""
     asked = read_response_body(await content_of(request, service.settings.limits))
     body = asked.as_chat()
-    structure = await asyncio.to_thread(body.structure)
-    requests = await asyncio.to_thread(service.requests_for, body, "chat", structure)
+    with in_own_fields():
+        structure = await asyncio.to_thread(body.structure)
+        requests = await asyncio.to_thread(service.requests_for, body, "chat", structure)
     if structure is None:
         choice = Choice(service.model.tokenizer.tags, (), threads=True)
     else:

@@ -5,8 +5,10 @@ answer. While it is decoded, events of several items alternate: a client that sh
 Nothing is stored: a conversation goes on with the items that a client sends back.
 """
 
+import contextlib
 import dataclasses
 import itertools
+import re
 import time
 import uuid
 from collections import deque
@@ -39,6 +41,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": (None, []),
     "truncation": (None, "disabled"),
 }
+OWN_FIELDS = {"messages": "input", "response_format": "text"}  # for chat completions'
 
 
 class InputPart(Struct):
@@ -119,6 +122,19 @@ class ResponseBody:
             seed=self.seed,
             pasta=self.pasta,
         )
+
+
+@contextlib.contextmanager
+def in_own_fields() -> Iterator[None]:
+    """What is refused inside names this API's fields, not those of chat completions."""
+    try:
+        yield
+    except Refusal as refusal:
+        if refusal.param not in OWN_FIELDS:
+            raise
+        own = OWN_FIELDS[refusal.param]
+        message = re.sub(f"^{refusal.param}\\b", own, str(refusal))
+        raise Refusal(message, refusal.status, refusal.code, own) from None
 
 
 def read_response_body(content: bytes) -> ResponseBody:

@@ -101,7 +101,8 @@ class Service:
                     messages.append(("user", structure.question))
                 else:
                     messages[-1] = (kind, f"{last}\n\n{structure.question}")
-            return tuple(tokenizer.chat(messages)), messages[-1][1]
+            with _refused(None, "messages"):
+                return tuple(tokenizer.chat(messages)), messages[-1][1]
         prompt = prompt_of(body)
         if isinstance(prompt, str):
             return tuple(tokenizer.prompt_ids(prompt)), prompt
@@ -112,7 +113,7 @@ class Service:
 
 
 @contextlib.contextmanager
-def _refused(code: str, param: str) -> Iterator[None]:
+def _refused(code: str | None, param: str) -> Iterator[None]:
     """What is wrong inside is this field's fault."""
     try:
         yield

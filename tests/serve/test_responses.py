@@ -171,11 +171,13 @@ def test_what_asks_for_nothing_here_is_taken(server, neutral):
 @pytest.mark.parametrize(
     ("change", "place"),
     [
+        ({"input": "x" * 300}, "the pool of"),
+        ({"input": [{"role": "assistant", "content": "x"}]}, "no open question"),
         ({"previous_response_id": "resp_1"}, "previous_response_id: is not supported"),
         ({"tools": [{"type": "web_search"}]}, "tools: is not supported"),
         ({"messages": QUESTION}, "messages: unknown field"),
         ({"input": []}, "input: missing or empty"),
-        ({"input": " "}, "the last text is blank"),
+        ({"input": " "}, "input: the last text is blank"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "function_call_output", "role": "user", "content": "x"}]}, "input[0].type"),
         ({"temperature": 9}, "temperature"),
@@ -187,4 +189,6 @@ def test_what_asks_for_nothing_here_is_taken(server, neutral):
 def test_what_is_not_supported_is_refused_by_name(server, change, place):
     status, _, content = server.request("POST", PATH, {"input": "two birds"} | change)
     assert status in (400, 404)
-    assert place in json.loads(content)["error"]["message"]
+    error = json.loads(content)["error"]
+    assert place in error["message"]
+    assert error["param"] == next(iter(change))
