@@ -165,6 +165,8 @@ class Writer:
             "model": body.model or service.name,
         }
         self._seed = {"pasta": {"seed": seed}}
+        options = body.stream_options  # where usage is asked for, pieces before it have it as null
+        self._no_usage = {"usage": None} if options is not None and options.include_usage else {}
         self._called: set[tuple[int, int]] = set()  # answers and numbers of calls whose names were sent
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -229,7 +231,7 @@ class Writer:
     ) -> dict[str, Any]:
         said = {"delta": delta} if self._chat else {"text": text}
         choice = {"index": index, **said, "logprobs": None, "finish_reason": finish} | (more or {})
-        return self._head | {"object": self._chunk, "choices": [choice]}
+        return self._head | {"object": self._chunk, "choices": [choice]} | self._no_usage
 
 
 def calls_of(choice: Choice) -> list[dict[str, Any]]:

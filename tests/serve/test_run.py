@@ -86,6 +86,7 @@ def test_a_stream_is_the_answer_in_pieces_as_text_or_as_threads(server):
         assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
         *parts, last = pieces(content)
         assert (last["choices"], last["usage"]) == ([], whole["usage"])
+        assert [part["usage"] for part in parts] == [None] * len(parts)
         for index, text in enumerate(texts):
             mine = [choice for part in parts for choice in part["choices"] if choice["index"] == index]
             assert mine[0]["delta"] == {"role": "assistant", "content": ""}
