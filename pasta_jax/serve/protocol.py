@@ -26,6 +26,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": (None, "none", "auto"),
     "functions": (None, []),
     "modalities": (None, ["text"]),
+    "moderation": (None,),
     "prediction": (None,),
     "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
@@ -36,7 +37,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 STRUCTURE = ("response_format", "tools", "tool_choice")  # which only chat completions have
 # Fields that change no answer here.
 IGNORED = {
-    "metadata", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort",
+    "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning_effort",
     "safety_identifier", "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
 

@@ -31,8 +31,10 @@ from pasta_jax.tokenizers.tokenizer import Tokenizer
 # Fields that ask for nothing at these values; at others they are refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (None, False),
+    "context_management": (None, []),
     "conversation": (None,),
     "max_tool_calls": (None,),
+    "moderation": (None,),
     "parallel_tool_calls": (None, False, True),
     "previous_response_id": (None,),
     "prompt": (None,),

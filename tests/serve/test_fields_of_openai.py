@@ -1,10 +1,14 @@
 """Penalties, biases and log-probabilities over HTTP, as the official client asks for them."""
 
+import json
 import math
 
 import openai
 import pytest
+from openai.types import chat, completion_create_params, responses
 
+from pasta_jax.serve.protocol import read_body
+from pasta_jax.serve.responses import read_response_body
 from tests.helpers.serving import Server, export, pieces
 
 pytestmark = pytest.mark.slow  # starts a server process
@@ -97,3 +101,19 @@ def test_conversations_and_values_that_openai_takes(client, server):
     status, headers, content = server.request("POST", "/v1/chat/completions", OPTIONS | {"stream": True})
     assert (status, headers["x-accel-buffering"]) == (200, "no")
     assert pieces(content)
+
+
+@pytest.mark.parametrize(
+    ("read", "fields", "asked"),
+    [
+        (lambda body: read_body(body, "chat"), chat.completion_create_params, {"messages": QUESTION}),
+        (lambda body: read_body(body, "text"), completion_create_params, {"prompt": "a"}),
+        (read_response_body, responses.response_create_params, {"input": "a"}),
+    ],
+)
+def test_whatever_openai_takes_as_null_is_taken_and_options_of_its_cache_are_ignored(read, fields, asked):
+    base = next(value for name, value in vars(fields).items() if name.endswith("CreateParamsBase"))
+    optional = [name for name, kind in base.__annotations__.items() if "Optional[" in str(kind)]
+    assert len(optional) > 10
+    options = {"prompt_cache_options": {"ttl": "30m"}}
+    read(json.dumps(dict.fromkeys(optional) | options | asked).encode())
