@@ -264,9 +264,15 @@ def _compiling_is_announced() -> Iterator[None]:
 
 def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
     """Whether this is one prompt, not a list of them."""
+    prompt = _listed(prompt)
     if isinstance(prompt, str | Mapping) or not hasattr(prompt, "__getitem__"):
         return True
     return len(prompt) > 0 and (isinstance(prompt[0], Integral | Mapping) or _is_pair(prompt[0]))
+
+
+def _listed(prompt: object) -> object:
+    """Arrays of ids, of NumPy or JAX, as lists."""
+    return prompt.tolist() if hasattr(prompt, "tolist") else prompt
 
 
 def _is_pair(item: object) -> bool:
@@ -296,6 +302,7 @@ def _requests(
 
 def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list[int], str]:
     """A prompt's ids, and its text for traces and pictures."""
+    prompt = _listed(prompt)
     if isinstance(prompt, str):
         if not prompt.strip():
             raise PastaError("the text is blank; write a question")

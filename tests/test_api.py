@@ -8,6 +8,7 @@ import types
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -46,15 +47,15 @@ def test_one_prompt_has_one_answer_and_a_list_has_a_list(model):
 def test_text_messages_and_ids_are_the_same_prompt(model):
     ids = model.tokenizer.chat([("user", "why?")])
     system = model.tokenizer.chat([("system", "be short"), ("user", "why?")])
-    prompts = ["why?", ids, np.array(ids), [("user", "why?")], [{"role": "user", "content": "why?"}]]
+    prompts = ["why?", ids, np.array(ids), jnp.array(ids), [("user", "why?")], [{"role": "user", "content": "why?"}]]
     answers = [pasta.generate(model, prompt, **QUICK) for prompt in prompts]
     assert {answer.trace.prompt_ids for answer in answers} == {tuple(ids)}
     assert len({answer.text for answer in answers}) == 1
     decoded = model.tokenizer.decode(ids)
-    assert [answer.trace.prompt for answer in answers] == ["why?", decoded, decoded, "why?", "why?"]
+    assert [answer.trace.prompt for answer in answers] == ["why?", *[decoded] * 3, "why?", "why?"]
     assert not any(answer.trace.replayed for answer in answers)
 
-    for pair in (prompts[1:3], prompts[3:]):
+    for pair in (prompts[1:4], np.array([ids, ids]), prompts[4:]):
         assert {answer.text for answer in pasta.generate(model, pair, **QUICK)} == {answers[0].text}
     with_system = pasta.generate(
         model, ["why?", [("system", "be short"), ("user", "why?")]], **QUICK, system="be short"

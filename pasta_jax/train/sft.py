@@ -122,9 +122,9 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
 def start_of(settings: SftSettings, mesh: Mesh | None) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
-    refuse_uneven_parts(settings.train, settings.data.rows, sharing_rows(mesh))
     if bool(settings.train.steps) == bool(settings.train.epochs):
         raise PastaError("config.train: set either steps or epochs, and the other to 0")
+    refuse_uneven_parts(settings.train, settings.data.rows, sharing_rows(mesh))
     if settings.tag_rows == "apart" and not settings.adapter.rank:
         raise PastaError(
             "config.tag_rows=apart: only an adapter has tag rows of its own; set --config.adapter.rank, "
