@@ -12,7 +12,6 @@ Each stage resumes where it was stopped, and is skipped once its result is there
 folder is refused.
 """
 
-import dataclasses
 import gc
 import shlex
 import time
@@ -29,7 +28,6 @@ from pasta_jax.evaluate import run as evaluation
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.jsonl import read_records
 from pasta_jax.files.workdir import claim
-from pasta_jax.models.sharding import sharing_rows, training_mesh
 from pasta_jax.preference import run as preference
 from pasta_jax.progress import say
 from pasta_jax.runs import settings as run_config
@@ -61,7 +59,7 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullconte
     with claim(workdir):
         plain = run_config.plain(settings)
         run_config.refuse_other(workdir, plain, run_config.plain(TeachSettings()))
-        todo = [*map(as_here, stages(settings, workdir))]
+        todo = stages(settings, workdir)
         if (workdir / PROMPTS).exists():
             refuse_others(Path(settings.prompts.file), workdir)
         else:  # a later start keeps them, whatever has been installed since
@@ -83,17 +81,6 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullconte
             if stage.done == answer_files(settings, workdir)[-1]:
                 keep_complete(answer_files(settings, workdir), workdir / COMPLETE)
     return adapter_of(settings, workdir)
-
-
-def as_here(stage: Stage) -> Stage:
-    """The stage, on one of several devices where these can't share the rows of its batches."""
-    if stage.script not in ("sft", "preference"):
-        return stage
-    settings = stage.settings()
-    rows = settings.data.rows if stage.script == "sft" else settings.train.rows
-    if rows % sharing_rows(training_mesh(settings.mesh)) == 0:
-        return stage
-    return dataclasses.replace(stage, changes={**stage.changes, "mesh.data": 1})
 
 
 def refuse_others(file: Path, workdir: Path) -> None:

@@ -10,6 +10,7 @@ from pasta_jax.command import configs
 from pasta_jax.command.console import ROOT, as_typed
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
+from pasta_jax.models.sharding import sharing_rows, training_mesh
 from pasta_jax.runs.settings import changed, flat, plain
 from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.weights.generation_config import read_defaults
@@ -144,7 +145,18 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
                 {"workdir": workdir / EVALUATION}, workdir / BESIDE,
             )
         )  # fmt: skip
-    return found
+    return [*map(_as_here, found)]
+
+
+def _as_here(stage: Stage) -> Stage:
+    """The stage, on one of several devices where these can't share the rows of its batches."""
+    if stage.script not in ("sft", "preference"):
+        return stage
+    settings = stage.settings()
+    rows = settings.data.rows if stage.script == "sft" else settings.train.rows
+    if rows % sharing_rows(training_mesh(settings.mesh)) == 0:
+        return stage
+    return dataclasses.replace(stage, changes={**stage.changes, "mesh.data": 1})
 
 
 def file_of(model: ModelSource) -> Path:

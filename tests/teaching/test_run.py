@@ -286,7 +286,7 @@ def test_trainings_whose_rows_devices_cannot_share_take_one_of_them(tmp_path):
     """They would be refused after all answers were written; which devices train is free to change later."""
     for rows, expected in ((2, 1), (16, 0)):
         settings = changed(configs.teach.tiny(), preference_rounds=1, training=dict(rows=rows), model=dict(path="x"))
-        found = {stage.name: run.as_here(stage) for stage in stages(settings, tmp_path)}
+        found = {stage.name: stage for stage in stages(settings, tmp_path)}
         assert found["training"].settings().mesh.data == expected
         assert ("--config.mesh.data=1" in found["training"].command) == (expected == 1)
         assert found["preference"].settings().mesh.data == 1  # of 2 rows
