@@ -165,6 +165,7 @@ def preference(model: dict[str, str], folder: Path) -> PreferenceSettings:
         decoding=DECODING,
         request=ANSWER,
         score={"efficiency": "parallelism"},
+        mesh={"data": 1},  # its two rows don't divide over the devices of these tests
     )
 
 
@@ -199,7 +200,9 @@ def run_benchmark(model: dict[str, str], folder: Path) -> None:
 
 def run_sft(model: dict[str, str], folder: Path) -> None:
     """Train further, which is refused before anything is written."""
-    sft.run(changed(configs.sft.tiny(), fresh={"layers": 0}, model=model), folder / "sft", lambda: False)
+    sft.run(
+        changed(configs.sft.tiny(), fresh={"layers": 0}, model=model, mesh={"data": 1}), folder / "sft", lambda: False
+    )
 
 
 def load_named(model: dict[str, str]) -> Model:
