@@ -11,11 +11,12 @@ from configs import preference
 from pasta_jax.data import repetition
 from pasta_jax.data.pairs import Pair
 from pasta_jax.judges import choice
-from pasta_jax.judges.judge import TIE, Entry, Judge
+from pasta_jax.judges.judge import TIE, Entry, Judge, Verdict
 from pasta_jax.judges.llm import llm_judge
 from pasta_jax.lang import words
 from pasta_jax.preference.artifacts import Artifact, Artifacts
 from pasta_jax.preference.candidates import Candidate
+from pasta_jax.preference.pair import PromptPair, pair
 from pasta_jax.preference.report import compare
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.score import score
@@ -51,6 +52,33 @@ def test_judges_read_the_system_message(tmp_path):
     asked.clear()
     assert [one.verdicts for one in compare(stage, *answers).records] == [(TIE,) * 2] * 2
     assert asked == expected
+
+
+def written(text: str, critical_path: int) -> Candidate:
+    return Candidate(tuple(TOKENIZER.encode(text)), text, len(text), critical_path, 0, True, True)
+
+
+def test_scores_and_pairs_by_hand(tmp_path):
+    """Speedup over the baseline's own answer to the prompt, plus twice the quality of its verdicts: four, or where the
+    prompt has no reference, two."""
+
+    def longer(question: str, first: Entry, second: Entry) -> Verdict:
+        return Verdict(0.8, 0.0) if len(first.text) > len(second.text) else Verdict(0.0, 0.8)
+
+    prompts = Pair.of("", "Say much", "rrrr", "x"), Pair.of("", "Say more", "", "x")
+    stage = stage_with(longer, tmp_path, *prompts)
+    baseline = Artifact(tmp_path, [Answers(0, (written("bb", 20),)), Answers(1, (written("bbbb", 30),))], "baseline")
+    several = [
+        (written("aaa", 10), written("aaaaa", 40), written("a", 4)),
+        (written("a", 10), written("aaaaaa", 60), written("aa", 15)),
+    ]
+    samples = Artifact(tmp_path, [Answers(number, answers) for number, answers in enumerate(several)], "samples")
+    scores = score(stage, samples, baseline)
+    assert [record.baseline_tokens for record in scores.records] == [20, 30]
+    assert [[len(of) for of in record.verdicts] for record in scores.records] == [[4] * 3, [2] * 3]
+    first, second = pair(stage, samples, scores).records
+    assert first == PromptPair(0, 1, 0, (2.0, 0.5, 5.0), *map(pytest.approx, ((1.0, 12.8, 0.0), (4.0, 26.1, 5.0))))
+    assert second == PromptPair(1, 1, 2, (3.0, 0.5, 2.0), *map(pytest.approx, ((0.0, 6.4, 0.0), (3.0, 13.3, 2.0))))
 
 
 @pytest.mark.parametrize("step", [score, compare])
