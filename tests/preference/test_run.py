@@ -22,12 +22,15 @@ from pasta_jax.preference import learn, report, sample_on_ray, sweep
 from pasta_jax.preference import run as pipeline
 from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import Candidate
+from pasta_jax.preference.loss import best_of_n_margin
 from pasta_jax.preference.pair import NoPairs, PromptPair, say_lead
 from pasta_jax.preference.report import RunReport, realised
 from pasta_jax.preference.sample import Answers, decode_inputs, template
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
-from pasta_jax.preference.stage import open_stage
+from pasta_jax.preference.stage import RoundModel, open_stage
 from pasta_jax.runs.settings import changed
+from pasta_jax.train.loss import log_probabilities
+from pasta_jax.train.trainable import scoring
 from pasta_jax.weights.adapter import describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.rules import Defaults
@@ -212,6 +215,24 @@ def test_steps_depend_on_the_models_positions(config, folder):
     )
     assert here.better.token.tolist() == there.better.token.tolist()
     assert here.better.position.tolist() != there.better.position.tolist()
+
+
+def test_a_later_round_learns_relative_to_pasta_sft_and_with_the_margin_of_its_samples(config, folder, monkeypatch):
+    """The model that the round starts from is another one by then."""
+    stage, asked = open_stage(config, folder / "unused"), {}
+    monkeypatch.setattr(learn, "preference_loss", lambda scoring, loss, grammar: asked.setdefault("loss", loss))
+    monkeypatch.setattr(learn, "fit", lambda **run: asked.update(run) or SimpleNamespace(complete=False))
+    answers = [Candidate((id,), "", 1, 1, 0, True, True) for id in stage.sft.tokenizer.encode("17")]
+    samples = Artifact(folder, [Answers(0, tuple(answers))], "")
+    pairs = Artifact(folder, [PromptPair(0, 0, 1, (), (), ())], "")
+    start = RoundModel(1, jax.tree.map(lambda leaf: 1.5 * leaf, stage.trainable.params), "")
+    assert learn.learn(stage, start, "", None, samples, pairs, pipeline.unwatched) is None
+    assert asked["loss"].margin == best_of_n_margin(config.sample.count) == 3.0
+    batch, form = asked["run"].batch(0, 0), scoring(config.train, stage.sft)
+    logs = jax.jit(lambda params, side: log_probabilities(form, params, side)[0])
+    for side, reference in ((batch.better, batch.reference_better), (batch.worse, batch.reference_worse)):
+        assert float(reference[0]) == pytest.approx(float(logs(stage.sft.params, side)), rel=1e-4)
+        assert abs(reference[0] - logs(start.params, side)) > 0.1
 
 
 @pytest.mark.slow
