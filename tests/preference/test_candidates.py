@@ -8,11 +8,14 @@ import pytest
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.decode.generate import generate
+from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, OPEN, OWN
 from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
-from pasta_jax.preference.candidates import candidate, example_of
+from pasta_jax.preference import candidates
+from pasta_jax.preference.candidates import candidate, example_of, sample
+from pasta_jax.weights.rules import Rules
 from tests.toy.test_ablation import requests, talkative
 
 CONFIG = DecodeConfig(lanes=4, rows=4, slots=512)
@@ -49,3 +52,15 @@ def test_labels_are_what_was_sampled(changes, rules, ending):
         seen |= set(result.trace.closed[1:])
 
     assert ending in seen
+
+
+def test_every_answer_has_a_seed_of_its_own_whatever_else_is_sampled(monkeypatch):
+    asked = []
+    monkeypatch.setattr(candidates, "stream", lambda model, requests, *_, **__: asked.append(requests) or iter(()))
+    prompts = {number: Pair("", "", f"question {number}", "", "") for number in range(4)}
+    last = Request((), 9, sequential=False, rules=Rules(temperature=1.0, seed=2**32 - 5))
+    for some in (prompts, {2: prompts[2]}):
+        assert list(sample(talkative(), some, 3, CONFIG, last)) == []
+    every, third = asked
+    assert len({request.rules.seed for request in every}) == len(every) == 12
+    assert third == every[6:9]
