@@ -7,7 +7,7 @@ version, also while it is read again. The last line states the server's memory a
 """
 
 import argparse
-import http.client
+import contextlib
 import itertools
 import json
 import random
@@ -23,12 +23,6 @@ from tests.helpers.serving import LANES, Server, export, saved_adapters
 PATH = "/v1/chat/completions"
 CHANGES = "talkative:one"
 QUESTIONS, SEEDS = ("birds crow 7", "two birds", "name a fish"), 6
-
-
-def resident_mib(pid: int) -> float:
-    """The memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096 / 2**20
 
 
 class Load:
@@ -64,13 +58,10 @@ class Load:
 
     def _ask(self, body: dict, read: int | None = None) -> tuple[int, bytes]:
         """Status and content, or the first bytes of it."""
-        connection = http.client.HTTPConnection(self._server.host, self._server.port, timeout=600)  # it may compile
-        try:
-            connection.request("POST", PATH, json.dumps(body), {"Content-Type": "application/json"})
+        sent = self._server.send("POST", PATH, body, seconds=600)  # it may compile
+        with contextlib.closing(sent) as connection:
             response = connection.getresponse()
             return response.status, response.read(read)
-        finally:
-            connection.close()
 
     def _leave(self, body: dict, read: int) -> None:
         status, _ = self._ask(body | {"stream": True}, read)
@@ -132,8 +123,7 @@ def main() -> None:
         model = export(Path(folder) / "model")
         adapters, others = (saved_adapters(model, Path(folder) / str(first), first) for first in (0, 10))
         names = ("talkative", *(f"talkative:{name}" for name in adapters))
-        named = tuple(f"{name}={path}" for name, path in adapters.items())
-        with Server(model, adapters=repr(named), log=False, warm_up=True) as server:
+        with Server(model, adapters=adapters, log=False, warm_up=True) as server:
             began, first = time.monotonic(), None
             load = Load(server, names, began + 60 * given.minutes)
             clients = [threading.Thread(target=load.client, args=(seed,)) for seed in range(given.clients)]
@@ -143,7 +133,7 @@ def main() -> None:
             while any(client.is_alive() for client in clients):
                 time.sleep(given.reload)
                 changes.next()
-                memory, minutes = resident_mib(server.process.pid), (time.monotonic() - began) / 60
+                memory, minutes = server.memory / 2**20, (time.monotonic() - began) / 60
                 first = memory if first is None and minutes >= given.minutes / 10 else first
                 if time.monotonic() - said >= min(30.0, 6 * given.minutes):
                     said = time.monotonic()

@@ -1,5 +1,6 @@
 """A real server process on loopback, with the model of tests/toy/test_ablation.py."""
 
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -8,8 +9,11 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+import psutil
 
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.weights import adapter as lora
@@ -55,6 +59,11 @@ def pieces(content: bytes) -> list[dict]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
+def text_of(content: bytes) -> str:
+    """The text of a stream's one answer."""
+    return "".join(part["choices"][0]["delta"].get("content", "") for part in pieces(content))
+
+
 def serve(stderr: Connection, environment: dict[str, str], arguments: list[str]) -> None:
     """The command in a fork."""
     os.dup2(stderr.fileno(), 2)
@@ -66,8 +75,11 @@ def serve(stderr: Connection, environment: dict[str, str], arguments: list[str])
 class Server:
     """`python -m launch.serve` in a fork; `changes` are config keys. Its stderr is read to the end."""
 
-    def __init__(self, model: Path, key: str | None = None, **changes: object):
+    def __init__(
+        self, model: Path, key: str | None = None, adapters: Mapping[str, Path] | None = None, **changes: object
+    ):
         values = {f"decoding.{name}": value for name, value in DECODING.items()} | OPTIONS
+        values["adapters"] = repr(tuple(f"{name}={path}" for name, path in (adapters or {}).items()))
         values |= {name.replace("__", "."): value for name, value in changes.items()}
         arguments = ["--config=configs/serve.py:local", "--config.port=0", f"--config.model.path={model}"]
         arguments += [f"--config.{name}={value}" for name, value in values.items()]
@@ -100,20 +112,33 @@ class Server:
                     self._ready.set()
         self._ready.set()
 
-    def request(
-        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None, key: str | None = ""
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and content of one request; a body that is no string is sent as JSON. Key "": its own."""
+    @property
+    def memory(self) -> int:
+        """Bytes that its process has."""
+        return psutil.Process(self.process.pid).memory_info().rss
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: dict[str, str] | None = None,
+        key: str | None = "",
+        seconds: float = 60,
+    ) -> http.client.HTTPConnection:
+        """A connection that has sent a request; a body that is no string is sent as JSON. Key "": the server's own."""
         key = self.key if key == "" else key
         given = {} if key is None else {"Authorization": f"Bearer {key}"}
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
-        try:
-            content = body if body is None or isinstance(body, str | bytes) else json.dumps(body)
-            connection.request(method, path, content, {"Content-Type": "application/json"} | given | (headers or {}))
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=seconds)
+        content = body if body is None or isinstance(body, str | bytes) else json.dumps(body)
+        connection.request(method, path, content, {"Content-Type": "application/json"} | given | (headers or {}))
+        return connection
+
+    def request(self, *sent: object, **options: object) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and content of the answer to what `send` takes."""
+        with contextlib.closing(self.send(*sent, **options)) as connection:
             response = connection.getresponse()
             return response.status, dict(response.getheaders()), response.read()
-        finally:
-            connection.close()
 
     def ask(self, path: str = "/v1/chat/completions", /, **body: object) -> dict:
         """The answer to a request that is accepted."""

@@ -9,7 +9,7 @@ from openai.types import chat, completion_create_params, responses
 
 from pasta_jax.serve.protocol import read_body
 from pasta_jax.serve.responses import read_response_body
-from tests.helpers.serving import Server, export, pieces
+from tests.helpers.serving import Server, pieces
 
 pytestmark = pytest.mark.slow  # starts a server process
 QUESTION = [{"role": "user", "content": "birds crow 7"}]
@@ -17,8 +17,8 @@ OPTIONS = {"model": "talkative", "messages": QUESTION, "seed": 3, "temperature":
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with Server(export(tmp_path_factory.mktemp("served") / "model"), decoding__forks="admitted") as server:
+def server(folder):
+    with Server(folder, decoding__forks="admitted") as server:
         yield server
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import os
 import random
 import re
 import signal
@@ -13,14 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from pasta_jax.benchmark.clients import ask_together
 from tests import ROOT
 from tests.helpers.forked import command
-from tests.helpers.serving import Server, export, pieces
+from tests.helpers.serving import Server, pieces, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -39,27 +37,12 @@ def body(number: int, **changes: object) -> dict:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return export(tmp_path_factory.mktemp("served") / "model")
-
-
-@pytest.fixture(scope="module")
 def server(folder) -> Iterator[Server]:
     # Clients that have vanished hold their places until the server notices.
     with Server(folder, limits__queue=4 * CLIENTS) as server:
         yield server
         assert server.stop() == 0
         assert not [line for line in server.lines if "error" in line]
-
-
-def text_of(content: bytes) -> str:
-    return "".join(part["choices"][0]["delta"].get("content", "") for part in pieces(content))
-
-
-def resident(server: Server) -> int:
-    """Bytes of memory that the server's process has."""
-    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("clients", [16, pytest.param(CLIENTS, marks=pytest.mark.extended)])
@@ -82,8 +65,7 @@ def test_clients_get_their_own_answers_while_half_of_the_others_vanish(server, c
                 seen["streamed"] += 1
 
     def vanish(which: int) -> None:
-        connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
-        connection.request("POST", PATH, json.dumps(body(which, stream=True, max_tokens=220)), JSON)
+        connection = server.send("POST", PATH, body(which, stream=True, max_tokens=220))
         connection.getresponse().read1(200)
         connection.sock.shutdown(socket.SHUT_RDWR)
         connection.close()
@@ -95,9 +77,9 @@ def test_clients_get_their_own_answers_while_half_of_the_others_vanish(server, c
         server.wait_until("pasta_queue", 0)
 
     all_clients(range(REQUESTS // 2))
-    before = resident(server)
+    before = server.memory
     all_clients(range(REQUESTS // 2, REQUESTS))
-    assert resident(server) < before + 64 * MIB
+    assert server.memory < before + 64 * MIB
     assert seen == {
         "vanished": clients * REQUESTS // 2,
         "whole": clients * REQUESTS // 4,
@@ -216,8 +198,7 @@ def test_launch_decode_writes_the_same_bytes_as_the_server_alone_and_beside_31_o
 
 def test_sigterm_finishes_the_answers_that_run_and_ends_with_0(folder):
     with Server(folder) as server:
-        connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
-        connection.request("POST", PATH, json.dumps(body(1, stream=True, max_tokens=220, n=4)), JSON)
+        connection = server.send("POST", PATH, body(1, stream=True, max_tokens=220, n=4))
         response = connection.getresponse()
         begun = response.read1(300)
         waiting: list[dict] = []
@@ -239,8 +220,7 @@ def test_sigterm_finishes_the_answers_that_run_and_ends_with_0(folder):
 def test_after_a_kill_a_server_starts_on_the_same_port(folder):
     with Server(folder) as server:
         port = server.port
-        connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
-        connection.request("POST", PATH, json.dumps(body(1, stream=True, max_tokens=220)), JSON)
+        connection = server.send("POST", PATH, body(1, stream=True, max_tokens=220))
         connection.getresponse().read1(300)
         server.stop(signal.SIGKILL)
         connection.close()

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.helpers.serving import Server, export, pieces, saved_adapters
+from tests.helpers.serving import Server, pieces, saved_adapters
 
 pytestmark = pytest.mark.slow  # starts a server process
 
@@ -13,10 +13,8 @@ QUESTION = {"messages": [{"role": "user", "content": "birds crow 7"}], "seed": 3
 DATE = {"name": "Date", "schema": {"type": "object", "properties": {"day": {"enum": ["crow", "gull"]}}}}
 
 
-def test_a_line_tells_what_a_response_took_and_nothing_of_its_content(tmp_path):
-    model = export(tmp_path / "model")
-    named = tuple(f"{name}={path}" for name, path in saved_adapters(model, tmp_path).items())
-    with Server(model, adapters=repr(named), log_format="json") as server:
+def test_a_line_tells_what_a_response_took_and_nothing_of_its_content(folder, tmp_path):
+    with Server(folder, adapters=saved_adapters(folder, tmp_path), log_format="json") as server:
         chat = "/v1/chat/completions"
         several = server.ask(**QUESTION, model="talkative:two", n=2)
         _, headers, streamed = server.request("POST", chat, QUESTION | {"stream": True})

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.browser import CHROMIUM, Page
-from tests.helpers.serving import Server, export
+from tests.helpers.serving import Server
 
 KEY = "a key"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[Server]:
-    with Server(export(tmp_path_factory.mktemp("served") / "model"), key=KEY, request__temperature=1.0) as server:
+def server(folder) -> Iterator[Server]:
+    with Server(folder, key=KEY, request__temperature=1.0) as server:
         yield server
         assert server.stop() == 0
 

@@ -5,16 +5,11 @@ from collections import defaultdict
 
 import pytest
 
-from tests.helpers.serving import Server, export, pieces, saved_adapters
+from tests.helpers.serving import Server, saved_adapters, text_of
 
 pytestmark = pytest.mark.slow  # starts a server process
 
 MODELS = ("talkative", "talkative:one", "talkative:two")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return export(tmp_path_factory.mktemp("model") / "model")
 
 
 def body(model: str, **changes: object) -> dict:
@@ -22,21 +17,20 @@ def body(model: str, **changes: object) -> dict:
     return asked | {"temperature": 1.0} | changes
 
 
-def text_of(server: Server, model: str) -> str:
+def answer_of(server: Server, model: str) -> str:
     return server.ask(**body(model))["choices"][0]["message"]["content"]
 
 
-def test_adapters_are_exchanged_under_load(model, tmp_path):
-    first, second = (saved_adapters(model, tmp_path / str(seed), seed) for seed in (0, 10))
+def test_adapters_are_exchanged_under_load(folder, tmp_path):
+    first, second = (saved_adapters(folder, tmp_path / str(seed), seed) for seed in (0, 10))
     weights = first["one"] / "adapter_model.safetensors"
-    named = tuple(f"{name}={path}" for name, path in first.items())
-    with Server(model, adapters=repr(named), log=False) as server:
-        old = {model: text_of(server, model) for model in MODELS}
+    with Server(folder, adapters=first, log=False) as server:
+        old = {model: answer_of(server, model) for model in MODELS}
         seen, over = defaultdict(list), threading.Event()
 
         def client(model: str) -> None:
             while not over.is_set():
-                seen[model].append(text_of(server, model))
+                seen[model].append(answer_of(server, model))
 
         clients = [threading.Thread(target=client, args=(model,)) for model in MODELS]
         for each in clients:
@@ -52,7 +46,7 @@ def test_adapters_are_exchanged_under_load(model, tmp_path):
         assert server.hang_up("no adapter") == "no adapter has changed\n"
         weights.write_bytes((second["one"] / weights.name).read_bytes())
         assert server.hang_up("read again") == "read again: one\n"
-        new = {model: text_of(server, model) for model in MODELS}
+        new = {model: answer_of(server, model) for model in MODELS}
         over.set()
         for each in (*clients, stream):
             each.join()
@@ -64,13 +58,12 @@ def test_adapters_are_exchanged_under_load(model, tmp_path):
         ordered = seen[MODELS[1]]
         switch = ordered.count(old[MODELS[1]])
         assert ordered == [old[MODELS[1]]] * switch + [new[MODELS[1]]] * (len(ordered) - switch)
-        texts = [piece["choices"][0]["delta"].get("content") or "" for piece in pieces(streamed[2])]
-        assert "".join(texts) in (old[MODELS[1]], new[MODELS[1]])
+        assert text_of(streamed[2]) in (old[MODELS[1]], new[MODELS[1]])
 
         weights.write_bytes(weights.read_bytes()[:-9])
         line = server.hang_up("one stays as it was")
         assert str(first["one"]) in line
         assert line.endswith("save or fetch it again\n")
-        assert {model: text_of(server, model) for model in MODELS} == new
+        assert {model: answer_of(server, model) for model in MODELS} == new
         assert len(server.lines) == said + 3
         assert server.stop() == 0

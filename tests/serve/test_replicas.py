@@ -9,24 +9,18 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
 
 from pasta_jax.weights.load import load_model
 from tests.helpers.requires import requires_ray
-from tests.helpers.serving import LANES, Server, export
+from tests.helpers.serving import LANES, Server
 
 pytestmark = [pytest.mark.extended, requires_ray]
 PATH = "/v1/chat/completions"
 QUEUE = 16  # with the lanes, room for all requests of a test at one replica
 WHOLE, STREAMED = range(10), range(10, 18)  # requests, by their numbers
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return export(tmp_path_factory.mktemp("served") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +73,10 @@ def processes_of(server: Server) -> list[int]:
     return found
 
 
-def asked(server: Server, fields: dict) -> http.client.HTTPConnection:
-    """A connection whose request is sent."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=600)
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {server.key}"}
-    connection.request("POST", PATH, json.dumps(fields), headers)
-    return connection
-
-
 @contextlib.contextmanager
 def stream(server: Server, fields: dict) -> Iterator[http.client.HTTPResponse]:
     """A stream whose first event has begun to come."""
-    with contextlib.closing(asked(server, fields | {"stream": True})) as connection:
+    with contextlib.closing(server.send("POST", PATH, fields | {"stream": True}, seconds=600)) as connection:
         response = connection.getresponse()
         assert (response.status, response.headers["content-type"][:17]) == (200, "text/event-stream")
         assert response.peek(6).startswith(b"data: ")
@@ -129,7 +115,7 @@ def test_a_full_queue_is_429(server, body):
 
 
 def test_a_client_that_leaves_frees_its_lane(server, body):
-    with stream(server, body(1, n=2)), contextlib.closing(asked(server, body(2, n=2))):
+    with stream(server, body(1, n=2)), contextlib.closing(server.send("POST", PATH, body(2, n=2))):
         while sum(of_replicas(server, "pasta_lanes_in_use").values()) < 4:
             pass
     while sum(of_replicas(server, "pasta_lanes_in_use").values()):

@@ -13,7 +13,7 @@ from pasta_jax.decode.trace import Trace, spell_next
 from pasta_jax.serve.choice import Choice
 from pasta_jax.serve.responses import ResponseBody, ResponseWriter
 from pasta_jax.tokenizers.tokenizer import Detokenizer
-from tests.helpers.serving import Server, export
+from tests.helpers.serving import Server
 from tests.helpers.traces import TOKENIZER, random_traces
 
 KEY = "a key of this test"
@@ -23,8 +23,8 @@ PATH = "/v1/responses"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with Server(export(tmp_path_factory.mktemp("responses") / "model"), KEY) as server:
+def server(folder):
+    with Server(folder, KEY) as server:
         yield server
 
 

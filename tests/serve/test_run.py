@@ -1,12 +1,10 @@
 """The server as a process on loopback: what clients of OpenAI's API get, and what they are refused."""
 
-import http.client
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ import pytest
 import pasta_jax as pasta
 from pasta_jax.weights.model import Model
 from tests.helpers.browser import CHROMIUM, Page
-from tests.helpers.serving import LANES, QUEUE, SLOTS, Server, export, pieces
+from tests.helpers.serving import LANES, QUEUE, SLOTS, Server, pieces, text_of
 
 pytestmark = pytest.mark.slow  # starts a server process
 PATH = "/v1/chat/completions"
@@ -22,11 +20,6 @@ KEY = "a key that nobody guesses"
 OTHER_PAGE = "http://localhost:3000"
 QUESTION = [{"role": "user", "content": "birds crow 7"}]
 LONG = {"messages": QUESTION, "seed": 0, "temperature": 1.0, "max_tokens": 220}  # this seed's answer does not stop
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return export(tmp_path_factory.mktemp("served") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +108,7 @@ def test_an_answer_ends_before_a_stop_text(server):
         answer = server.ask(**body, stop=stops)
         choice = answer["choices"][0]
         assert (choice["message"]["content"], choice["finish_reason"]) == (expected, "stop")
-        parts = pieces(server.request("POST", PATH, body | {"stop": stops, "stream": True})[2])
-        deltas = [part["choices"][0]["delta"].get("content", "") for part in parts]
-        assert "".join(deltas) == expected
+        assert text_of(server.request("POST", PATH, body | {"stop": stops, "stream": True})[2]) == expected
     assert server.ask(**body, stop="\x00never")["choices"][0]["message"]["content"] == text
     server.wait_until("pasta_lanes_in_use", 0)
 
@@ -215,9 +206,7 @@ def test_requests_from_elsewhere_are_refused(server):
 
 def leave(server: Server, stream: bool) -> None:
     """Ask, read the beginning of an answer that streams, and vanish."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-    connection.request("POST", PATH, json.dumps(LONG | {"stream": stream}), headers)
+    connection = server.send("POST", PATH, LONG | {"stream": stream})
     if stream:
         connection.getresponse().read1(400)
     else:

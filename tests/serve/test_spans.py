@@ -8,7 +8,7 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.serve import spans
-from tests.helpers.serving import Server, export
+from tests.helpers.serving import Server
 
 QUESTION = {"messages": [{"role": "user", "content": "birds crow 7"}], "seed": 3, "temperature": 1.0}
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -35,10 +35,10 @@ def collector():
 
 
 @pytest.mark.slow  # starts a server process
-def test_a_request_is_a_span_of_its_caller_and_has_one_for_each_thread(collector, tmp_path):
+def test_a_request_is_a_span_of_its_caller_and_has_one_for_each_thread(collector, folder):
     service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     url, bodies = collector
-    with Server(export(tmp_path / "model"), spans=url) as server:
+    with Server(folder, spans=url) as server:
         answer = server.ask(**QUESTION, n=2)
         caller = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
         status, headers, _ = server.request("POST", "/v1/chat/completions", QUESTION | {"stream": True}, caller)
