@@ -85,7 +85,7 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     if structure is None:
         choices = [Choice(service.model.tokenizer.tags, body.stops, threads) for _ in requests]
     else:
-        choices = [FieldsChoice(structure, service.model, (), threads) for _ in requests]
+        choices = [FieldsChoice(structure, service.model, threads) for _ in requests]
     steps = service.settings.stream_steps if body.stream else service.settings.batch_steps
     writer = Writer(kind, service, body, requests[0].rules.seed, before)
     session = Session(service, requests, choices, steps)
@@ -101,7 +101,7 @@ async def with_tool(service: Service, body: Body, request: Request) -> tuple[Bod
     picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice, several)
     own = dict(n=1, temperature=0.0, logprobs=None, max_tokens=structured.PICK_TOKENS, max_completion_tokens=None)
     requests = await asyncio.to_thread(service.requests_for, dataclasses.replace(body, **own), "chat", picking)
-    choice = FieldsChoice(picking, service.model, (), threads=False)
+    choice = FieldsChoice(picking, service.model, threads=False)
     session = Session(service, requests, [choice], service.settings.batch_steps)
     await read_whole(request, session, session.read())
     if choice.finish_reason == "length" and session.expired:
@@ -122,7 +122,7 @@ async def respond(service: Service, request: Request) -> Response:
     if structure is None:
         choice = Choice(service.model.tokenizer.tags, (), threads=True)
     else:
-        choice = FieldsChoice(structure, service.model, (), threads=False)
+        choice = FieldsChoice(structure, service.model, threads=False)
     steps = service.settings.stream_steps if asked.stream else service.settings.batch_steps
     writer = ResponseWriter(asked.model or service.name, asked, requests[0], choice, service.model.tokenizer)
     session = Session(service, requests, [choice], steps)

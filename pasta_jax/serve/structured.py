@@ -240,8 +240,8 @@ def together(forms: Mapping[str, Form]) -> Form:
 class FieldsChoice(Choice):
     """An answer of fields: its text is that of the fields that have ended, then of the next one as it grows."""
 
-    def __init__(self, structure: Structure, model: Model, stops: Sequence[str], threads: bool):
-        super().__init__(model.tokenizer.tags, stops, threads)
+    def __init__(self, structure: Structure, model: Model, threads: bool):
+        super().__init__(model.tokenizer.tags, (), threads)  # stop texts don't apply
         self.structure = structure
         self.call_ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in structure.parts]
         self.texts = [""] * len(structure.parts)  # of each part, what was returned so far
@@ -254,11 +254,6 @@ class FieldsChoice(Choice):
     def text(self) -> str:
         """What was returned so far."""
         return "\n".join(self.texts)
-
-    @property
-    def stopped(self) -> bool:
-        """Stop texts don't apply."""
-        return False
 
     def push(self, event: Event) -> list[Delta]:
         """What an event adds."""
