@@ -14,12 +14,12 @@ from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.request import Event, Request, Result, template
 from pasta_jax.decode.topics import limits_topics
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import check_file, write_whole
+from pasta_jax.files.atomic import check_file
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, quiet, say
+from pasta_jax.view import trace_file
 from pasta_jax.view.live import following
-from pasta_jax.view.trace_file import to_json
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
 
@@ -116,17 +116,14 @@ def _command(chat: Chat, line: str) -> None:
         case "/trace", file if file:
             if chat.last is None:
                 raise PastaError("/trace: no answer yet; ask something first")
-            _write_trace(Path(file), chat.last)
+            path = Path(file)
+            check_file(path, f"/trace {path}")
+            trace_file.save(chat.last.trace, path)
+            say(f"wrote {path}")
         case "/help", "":
             say(HELP)
         case _:
             raise PastaError(f"{word}: unknown command, or not its arguments; /help lists them")
-
-
-def _write_trace(path: Path, result: Result) -> None:
-    check_file(path, f"/trace {path}")
-    write_whole(path, to_json(result.trace))
-    say(f"wrote {path}")
 
 
 def answer(chat: Chat, question: str) -> None:
