@@ -4,8 +4,8 @@ from absl import flags
 
 from launch import cli
 from pasta_jax.annotate.settings import AnnotateSettings
+from pasta_jax.command.flags import folder_of
 from pasta_jax.errors import PastaError
-from pasta_jax.files.remote import path_of
 from pasta_jax.llm.client import EndpointDown
 
 OUTPUT = flags.DEFINE_string(  # other scripts define it too, and a test process may import several
@@ -23,9 +23,7 @@ def main(settings: AnnotateSettings) -> None:
     """Annotate, or show records of a finished run."""
     from pasta_jax.annotate import pipeline, terminal  # imports JAX; --help need not wait for it
 
-    if not OUTPUT.value:
-        raise PastaError("--output is missing: set a folder for the records")
-    folder = path_of(OUTPUT.value)
+    folder = folder_of(OUTPUT, "the records")
     if FORKS.value and INSPECT.value is None:
         raise PastaError("--forks: chooses among the records of --inspect; add --inspect=5")
     if INSPECT.value is not None:

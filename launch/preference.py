@@ -9,8 +9,8 @@ from absl import flags
 
 from launch import cli
 from pasta_jax.command import console
+from pasta_jax.command.flags import folder_of
 from pasta_jax.errors import PastaError
-from pasta_jax.files.remote import path_of
 from pasta_jax.preference.settings import PreferenceSettings
 from pasta_jax.runs import processes
 
@@ -23,8 +23,7 @@ WORKDIR = flags.DEFINE_string(
 
 def main(settings: PreferenceSettings) -> None:
     """Run all rounds, or those that remain, and print the report."""
-    if not WORKDIR.value:
-        raise PastaError("--workdir is missing: set a folder for this run")
+    workdir = folder_of(WORKDIR)
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.preference import run as preference
     from pasta_jax.train.fit import StopSignal
@@ -32,7 +31,7 @@ def main(settings: PreferenceSettings) -> None:
     cli.announce_device()
     command = shlex.join(["python", "-m", "launch.preference", *sys.argv[1:]])
     stop = StopSignal()
-    report = preference.run(settings, path_of(WORKDIR.value), stop.watch, command)
+    report = preference.run(settings, workdir, stop.watch, command)
     if report is None:
         sys.exit(stop.exit_code)
     if processes.is_first():

@@ -8,8 +8,7 @@ from absl import flags
 
 from launch import cli
 from pasta_jax.command import console
-from pasta_jax.errors import PastaError
-from pasta_jax.files.remote import path_of
+from pasta_jax.command.flags import folder_of
 from pasta_jax.runs import processes
 from pasta_jax.train.settings import SftSettings
 
@@ -23,8 +22,7 @@ WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process
 
 def main(settings: SftSettings) -> None:
     """Train, or resume training."""
-    if not WORKDIR.value:
-        raise PastaError("--workdir is missing: set a folder for this run")
+    workdir = folder_of(WORKDIR)
     cli.announce_device()
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.train import sft
@@ -33,7 +31,7 @@ def main(settings: SftSettings) -> None:
     command = shlex.join(["python", "-m", "launch.sft", *sys.argv[1:]])
     stop = StopSignal()
     with stop.watch() as stopping:
-        result = sft.run(settings, path_of(WORKDIR.value), stopping, command)
+        result = sft.run(settings, workdir, stopping, command)
     if result.model is None:
         sys.exit(stop.exit_code)
     if processes.is_first():

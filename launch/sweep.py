@@ -7,8 +7,7 @@ import sys
 from absl import flags
 
 from launch import cli
-from pasta_jax.errors import PastaError
-from pasta_jax.files.remote import path_of
+from pasta_jax.command.flags import folder_of
 from pasta_jax.preference.settings import SweepSettings
 
 WORKDIR = flags.DEFINE_string(
@@ -21,13 +20,12 @@ POINT = flags.DEFINE_string("point", None, "do one run only, by its name, as --p
 
 def main(settings: SweepSettings) -> None:
     """Do all runs, or those that remain, and print the table."""
-    if not WORKDIR.value:
-        raise PastaError("--workdir is missing: set a folder for these runs")
+    workdir = folder_of(WORKDIR, "these runs")
     # JAX is imported here, so that --help and flag errors don't wait for it.
     from pasta_jax.preference import sweep
     from pasta_jax.train.fit import StopSignal
 
-    workdir, stop = path_of(WORKDIR.value), StopSignal()
+    stop = StopSignal()
     if settings.executor == "commands":
         print("\n".join(sweep.commands(settings, workdir, ["python", "-m", "launch.sweep", *sys.argv[1:]])))
         return

@@ -6,8 +6,7 @@ import sys
 from absl import flags
 
 from launch import cli
-from pasta_jax.errors import PastaError
-from pasta_jax.files.remote import path_of
+from pasta_jax.command.flags import folder_of
 from pasta_jax.teaching.settings import TeachSettings
 
 WORKDIR = flags.DEFINE_string(  # other scripts have one too, and a test process may import several
@@ -18,13 +17,11 @@ PLAN = flags.DEFINE_bool("plan", False, "print stages, commands, tokens, memory 
 
 def main(settings: TeachSettings) -> None:
     """Print the plan, or teach."""
-    if not WORKDIR.value:
-        raise PastaError("--workdir is missing: set a folder for what comes of it")
+    workdir = folder_of(WORKDIR, "what comes of it")
     cli.announce_device()
     from pasta_jax.teaching import plan, run  # import JAX; --help need not wait for it
     from pasta_jax.train.fit import StopSignal
 
-    workdir = path_of(WORKDIR.value)
     estimate = plan.estimate(settings, workdir)
     print(plan.text(estimate), flush=True)
     if PLAN.value:

@@ -8,8 +8,7 @@ import sys
 from absl import flags
 
 from launch import cli
-from pasta_jax.errors import PastaError
-from pasta_jax.files.remote import path_of
+from pasta_jax.command.flags import folder_of
 from pasta_jax.train.settings import DrafterSettings
 
 WORKDIR = flags.DEFINE_string("workdir", None, "folder of this run, as --workdir=runs/drafter; the drafter is in it")
@@ -17,15 +16,14 @@ WORKDIR = flags.DEFINE_string("workdir", None, "folder of this run, as --workdir
 
 def main(settings: DrafterSettings) -> None:
     """Train, and print how often it guesses right as JSON."""
-    if not WORKDIR.value:
-        raise PastaError("--workdir is missing: set a folder for this run")
+    workdir = folder_of(WORKDIR)
     cli.announce_device()
     from pasta_jax.train import drafter  # imports JAX, which --help does not need
     from pasta_jax.train.fit import StopSignal
 
     stop = StopSignal()
     with stop.watch() as stopping:
-        report = drafter.run(settings, path_of(WORKDIR.value), stopping)
+        report = drafter.run(settings, workdir, stopping)
     if report is None:
         sys.exit(stop.exit_code)
     print(json.dumps(dataclasses.asdict(report)))

@@ -8,8 +8,7 @@ import sys
 from absl import flags
 
 from launch import cli
-from pasta_jax.errors import PastaError
-from pasta_jax.files.remote import path_of
+from pasta_jax.command.flags import folder_of
 from pasta_jax.judges.settings import TrainJudgeSettings
 
 WORKDIR = flags.DEFINE_string(
@@ -19,15 +18,14 @@ WORKDIR = flags.DEFINE_string(
 
 def main(settings: TrainJudgeSettings) -> None:
     """Train the judges, or those that are missing; print a line for each, then JSON."""
-    if not WORKDIR.value:
-        raise PastaError("--workdir is missing: set a folder for this run")
+    workdir = folder_of(WORKDIR)
     cli.announce_device()
     from pasta_jax.judges import training  # imports JAX, which --help does not need
     from pasta_jax.train.fit import StopSignal
 
     stop = StopSignal()
     with stop.watch() as stopping:
-        reports = training.run(settings, path_of(WORKDIR.value), stopping)
+        reports = training.run(settings, workdir, stopping)
     if reports is None:
         sys.exit(stop.exit_code)
     for report in reports:

@@ -1,6 +1,7 @@
 """Command lines: flags and config overrides parsed by absl, with every mistake as one line that names the flag."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -8,6 +9,7 @@ from ml_collections import ConfigDict, config_flags
 
 from pasta_jax.command import configs
 from pasta_jax.errors import PastaError
+from pasta_jax.files.remote import path_of
 
 # What ml_collections and Python's parser of literals raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, SyntaxError, RecursionError)
@@ -30,6 +32,13 @@ def parse(values: flags.FlagValues, arguments: list[str], settings: Any) -> tupl
         return values(arguments)
 
     return _explained(define_and_parse, arguments), values["config"].value
+
+
+def folder_of(flag: flags.FlagHolder[str | None], content: str = "this run") -> Path:
+    """The folder that a flag names, which a command can't do without."""
+    if not flag.value:
+        raise PastaError(f"--{flag.name} is missing: set a folder for {content}")
+    return path_of(flag.value)
 
 
 def _explained(parse: Callable[[], list[str]], arguments: list[str]) -> list[str]:
