@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pasta_jax.progress import say
 from pasta_jax.serve import log
-from pasta_jax.serve.app import as_json
+from pasta_jax.serve.delivery import as_json
 from pasta_jax.serve.protocol import Refusal
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.serve.spans import Spans

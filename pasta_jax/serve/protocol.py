@@ -1,8 +1,9 @@
 """OpenAI's request bodies as types: what is supported, what is ignored, and what is refused by name."""
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -62,6 +63,15 @@ class Refusal(PastaError):
         kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
         kind = "server_error" if self.status >= 500 else kinds.get(self.status, "invalid_request_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+@contextlib.contextmanager
+def blamed(code: str | None, param: str) -> Iterator[None]:
+    """What is wrong inside is this field's fault."""
+    try:
+        yield
+    except PastaError as error:
+        raise Refusal(str(error), code=code, param=param) from None
 
 
 class Part(Struct):
@@ -167,11 +177,8 @@ class Body:
 
     def structure(self) -> Structure | None:
         """The structure that it asks for; takes up to a second."""
-        try:
+        with blamed("invalid_schema", "tools" if self.tools else "response_format"):
             return structure_of(self.response_format, self.tools or (), self.tool_choice, self.extension.fork_fields)
-        except PastaError as error:
-            param = "tools" if self.tools else "response_format"
-            raise Refusal(str(error), code="invalid_schema", param=param) from None
 
     @property
     def rules(self) -> Given:

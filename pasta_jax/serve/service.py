@@ -1,10 +1,8 @@
 """What a server serves: a model, its engine, defaults and limits; from a body to requests for the engine."""
 
-import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from pasta_jax.decode.engine import Engine
@@ -15,7 +13,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.sharding import mesh_of
 from pasta_jax.serve.log import record
 from pasta_jax.serve.metrics import Metrics
-from pasta_jax.serve.protocol import Body, Kind, Refusal, conversation, prompt_of
+from pasta_jax.serve.protocol import Body, Kind, Refusal, blamed, conversation, prompt_of
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.serve.structured import Structure
 from pasta_jax.tokenizers.tools import RESULT
@@ -76,15 +74,15 @@ class Service:
             drafts=body.extension.draft,
         )
         if structure is not None:
-            with _refused("invalid_schema", "tools" if body.tools else "response_format"):
+            with blamed("invalid_schema", "tools" if body.tools else "response_format"):
                 if mesh_of(self.model.params) is not None:
                     raise PastaError("structured answers: on one device only")
                 structure.compile(self.model, limits.room)
-        with _refused("context_length_exceeded", "messages" if kind == "chat" else "prompt"):
+        with blamed("context_length_exceeded", "messages" if kind == "chat" else "prompt"):
             base = base if structure is None else structure.request(self.model, ids, base, decoding.slots)
             slots_for(self.model, [base], decoding)
         if structure is not None:
-            with _refused("invalid_schema", "tools" if body.tools else "response_format"):
+            with blamed("invalid_schema", "tools" if body.tools else "response_format"):
                 require_room(base.automaton, limits.room)
         base = base.with_rules(seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS)
         apart = max(1, len(base.guests))  # the fields of an answer have consecutive seeds themselves
@@ -101,7 +99,7 @@ class Service:
                     messages.append(("user", structure.question))
                 else:
                     messages[-1] = (kind, f"{last}\n\n{structure.question}")
-            with _refused(None, "messages"):
+            with blamed(None, "messages"):
                 return tuple(tokenizer.chat(messages)), messages[-1][1]
         prompt = prompt_of(body)
         if isinstance(prompt, str):
@@ -110,12 +108,3 @@ class Service:
             if id >= tokenizer.vocab_size or tokenizer.tags.is_tag(id):
                 raise Refusal(f"prompt: id {id} is no id of a text of this model", param="prompt")
         return tuple(prompt), tokenizer.decode(prompt)
-
-
-@contextlib.contextmanager
-def _refused(code: str | None, param: str) -> Iterator[None]:
-    """What is wrong inside is this field's fault."""
-    try:
-        yield
-    except PastaError as error:
-        raise Refusal(str(error), code=code, param=param) from None
