@@ -119,8 +119,7 @@ def answer(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: tiny_model())
     monkeypatch.chdir(tmp_path)
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
+    flags.FLAGS.mark_as_parsed()
 
     def run(question: str = "", overrides: dict | None = None, **values) -> tuple[str, str]:
         few = {"decoding.widths": (), "decoding.rows": 3}  # programs: those of other tests

@@ -30,8 +30,7 @@ def run(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(pipeline, "load", lambda source, only_decoding: tiny_model())
     monkeypatch.chdir(tmp_path)
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
+    flags.FLAGS.mark_as_parsed()
     Path("s.json").write_text(json.dumps(SCHEMA))
     Path("t.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
 

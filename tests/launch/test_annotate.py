@@ -32,8 +32,7 @@ LIST = "Three of them:\n\n" + "\n".join(
 def command(monkeypatch, capsys, tmp_path):
     """Run the command with changes to a variant's config; (stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
+    flags.FLAGS.mark_as_parsed()
 
     def run(variant: str, changes: dict | None = None, **given) -> tuple[str, str]:
         settings = changed(getattr(configs.annotate, variant)(), **{"model": {"preset": "toy"}} | (changes or {}))

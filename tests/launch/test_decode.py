@@ -26,6 +26,7 @@ from pasta_jax.view import live
 from pasta_jax.view.trace_file import load
 from tests import ROOT
 from tests.helpers.traces import PROGRAM, tiny_model
+from tests.view.test_terminal import plain
 
 SURFACE = PROGRAM.render()
 pytestmark = pytest.mark.usefixtures("few_programs")
@@ -59,14 +60,9 @@ def test_the_live_view_leaves_the_answer_and_a_timeline(answer, monkeypatch):
     assert "the first of two chunks" in rest
     assert "█" in rest
     assert "steps" in rest
-    rest = uncoloured(rest)
+    rest = plain(rest)
     assert re.search(r"threads +main and 3 chunks *\nsteps +\d+ for \d+ tokens of text", rest)
     assert "loading" in rest
-
-
-def uncoloured(text: str) -> str:
-    """Terminal output without its escape codes."""
-    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
 def test_an_answer_is_shown_at_reading_speed_after_it_was_decoded(answer, monkeypatch):
@@ -78,7 +74,7 @@ def test_an_answer_is_shown_at_reading_speed_after_it_was_decoded(answer, monkey
     out, _ = answer(prompt="why?", program="program.txt", live="yes", slow=True, html="h.html")
     assert order[-1] > order[-2] == 0  # all events at once, after the last time was taken
     assert "the first of two chunks" in out
-    assert re.search(r"page +h\.html *\n", uncoloured(out))
+    assert re.search(r"page +h\.html *\n", plain(out))
 
 
 def test_one_prompt_as_json_and_with_its_baseline(answer):

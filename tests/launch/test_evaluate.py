@@ -19,7 +19,6 @@ from pasta_jax.errors import PastaError
     ],
 )
 def test_a_flag_of_other_prompts_is_refused(settings, given, message):
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
+    flags.FLAGS.mark_as_parsed()
     with flagsaver.flagsaver(**given), pytest.raises(PastaError, match=message):
         evaluate.main(settings)

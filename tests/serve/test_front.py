@@ -25,7 +25,9 @@ BODY = {"messages": [{"role": "user", "content": "birds"}]}
 Handler = Callable[[int, httpx2.Request], httpx2.Response]
 
 
-def ask(handler: Handler, *requests: tuple[str, str, object], **headers: str) -> list[httpx2.Response]:
+def ask(
+    handler: Handler, *requests: tuple[str, str, object], unwanted: int | None = None, **headers: str
+) -> list[httpx2.Response]:
     """What clients get for (method, path, body), one after another, where replicas answer as the handler does."""
 
     async def answers() -> list[httpx2.Response]:
@@ -33,6 +35,7 @@ def ask(handler: Handler, *requests: tuple[str, str, object], **headers: str) ->
         for one in app.replicas:
             transport = httpx2.MockTransport(lambda request, number=one.number: handler(number, request))
             one.client = httpx2.AsyncClient(base_url=f"http://replica{one.number}:80", transport=transport)
+            one.is_wanted = one.number != unwanted
         own = {"Authorization": "Bearer of the client"} | headers
         guard = Guard(app.app, app.responses, None, False, SETTINGS)
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(guard), headers=own) as client:
@@ -242,18 +245,13 @@ def test_replicas_are_as_many_as_requests_need_for_a_while():
 
 
 def test_a_replica_that_is_no_longer_wanted_gets_no_requests():
-    async def answers() -> tuple[set[str], int]:
-        app = Front(SETTINGS, "key", "model")
-        for one in app.replicas:
-            transport = httpx2.MockTransport(lambda request, number=one.number: httpx2.Response(200, text=str(number)))
-            one.client = httpx2.AsyncClient(base_url=f"http://replica{one.number}:80", transport=transport)
-        app.replicas[1].is_wanted = False
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app.app), base_url="http://front") as client:
-            bodies = [{"prompt": f"{number} " * 60} for number in range(30)]
-            found = {(await client.post("/v1/completions", json=body)).text for body in bodies}
-            return found, (await client.get("/health")).json()["replicas"]
+    def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, text=str(number))
 
-    assert asyncio.run(answers()) == ({"0", "2"}, 2)
+    asked = [("POST", "/v1/completions", {"prompt": f"{number} " * 60}) for number in range(30)]
+    *answers, health = ask(handler, *asked, ("GET", "/health", None), unwanted=1)
+    assert {answer.text for answer in answers} == {"0", "2"}
+    assert health.json()["replicas"] == 2
 
 
 def test_fewer_replicas_than_there_are_is_refused():

@@ -34,6 +34,7 @@ from pasta_jax.weights.settings import ModelSource
 from tests.helpers.traces import Chatty, tiny_model
 
 texts = st.text("ab\n", max_size=30)
+TWO_TOOLS = Body(messages=[], tools=[Tool("function", Function(name)) for name in ("adopt", "feed")])
 
 
 async def forever() -> None:
@@ -169,9 +170,8 @@ def test_an_answer_that_fails_is_no_client_that_left():
 def test_a_choice_of_function_that_comes_too_late_is_no_mistake_of_the_clients():
     late = Mock(return_value=Mock(expired=True, read=AsyncMock()))
     service = Mock(model=tiny_model(), requests_for=Mock(return_value=[None]), settings=ServeSettings())
-    body = Body(messages=[], tools=[Tool("function", Function("adopt")), Tool("function", Function("feed"))])
     with patch("pasta_jax.serve.app.Session", late), pytest.raises(Refusal, match="in time") as refused:
-        asyncio.run(with_tool(service, body, Mock(receive=forever)))
+        asyncio.run(with_tool(service, TWO_TOOLS, Mock(receive=forever)))
     assert refused.value.status == 503
 
 
@@ -179,10 +179,9 @@ def test_a_client_that_leaves_while_a_function_is_chosen_cancels_the_choice():
     """Like one that leaves later; nobody is asked for arguments."""
     service = MagicMock(model=tiny_model(), requests_for=Mock(return_value=[None]), settings=ServeSettings())
     service.engine.submit = Mock(return_value=7)
-    body = Body(messages=[], tools=[Tool("function", Function("adopt")), Tool("function", Function("feed"))])
     gone = Mock(receive=AsyncMock(side_effect=[{"type": "http.request"}, {"type": "http.disconnect"}]))
     with pytest.raises(ClientDisconnect):
-        asyncio.run(with_tool(service, body, gone))
+        asyncio.run(with_tool(service, TWO_TOOLS, gone))
     service.engine.cancel.assert_called_once_with(7)
     service.metrics.vanished.inc.assert_called_once_with()
     service.requests_for.assert_called_once()
@@ -205,20 +204,22 @@ def test_text_fields_apply_where_no_function_is_called():
         read_body(body % (tools, b"auto"), "chat")
 
 
+def scored(token: np.ndarray, text: tuple[str, ...], in_topic: np.ndarray) -> Mock:
+    """The result of an answer in one thread, with a score for each token."""
+    trace = Mock(token=token, text=text, in_topic=in_topic, thread=0 * token)
+    trace.order.return_value = np.arange(len(token))
+    return Mock(trace=trace, scores=[Score(-1.0, ())] * len(token))
+
+
 def test_a_character_that_a_tag_breaks_off_counts_in_the_text_and_one_of_a_topic_does_not():
     tags = Chatty().tags
     token = np.array([97, 195, tags.promise, 195, tags.close(1), 98])
-    trace = Mock(token=token, in_topic=np.array([0, 0, 0, 1, 0, 0], bool), text=("a", "", "\ufffd", "", "\ufffd", "b"))
-    trace.order.return_value, trace.thread = np.arange(len(token)), 0 * token
-    scores = [Score(-1.0, ())] * len(token)
-    assert [end for *_, end in logprobs.drawn(Mock(trace=trace, scores=scores), Chatty(), "a\ufffdb")] == [1, 1, 3]
+    result = scored(token, ("a", "", "\ufffd", "", "\ufffd", "b"), np.arange(6) == 3)
+    assert [end for *_, end in logprobs.drawn(result, Chatty(), "a\ufffdb")] == [1, 1, 3]
 
 
 def test_offsets_are_those_of_the_text_where_a_character_has_several_tokens():
-    token = np.array([*"aé€b".encode()])
-    trace = Mock(token=token, in_topic=np.zeros(len(token), bool), text=("a", "", "é", "", "", "€", "b"))
-    trace.order.return_value, trace.thread = np.arange(len(token)), 0 * token
-    result = Mock(trace=trace, scores=[Score(-1.0, ())] * len(token))
+    result = scored(np.array([*"aé€b".encode()]), ("a", "", "é", "", "", "€", "b"), np.zeros(7, bool))
     written = logprobs.of_text(logprobs.drawn(result, Chatty(), "aé€b"), Chatty(), 0)
     assert written["text_offset"] == [0, 1, 1, 2, 2, 2, 3]
 

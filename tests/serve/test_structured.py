@@ -116,8 +116,8 @@ def test_any_object_is_json(client):
 
 
 def test_a_function_is_called_with_its_arguments(client):
-    tool = {"type": "function", "function": {"name": "adopt", "parameters": Person.model_json_schema()}}
-    given = {"model": MODEL, "messages": QUESTION, "tools": [tool], "temperature": 1.5, "max_tokens": 20}
+    tools = tools_of(adopt=Person.model_json_schema())
+    given = {"model": MODEL, "messages": QUESTION, "tools": tools, "temperature": 1.5, "max_tokens": 20}
     given |= {"tool_choice": {"type": "function", "function": {"name": "adopt"}}, "seed": 1}
     [choice] = client.chat.completions.create(**given).choices
     [call] = choice.message.tool_calls
@@ -130,9 +130,6 @@ def test_a_function_is_called_with_its_arguments(client):
     assert [one.function.name for one in calls if one.function.name] == ["adopt"]
 
 
-NOTHING = {"type": "object", "properties": {}}
-
-
 def tools_of(**parameters):
     return [{"type": "function", "function": {"name": n, "parameters": one}} for n, one in parameters.items()]
 
@@ -142,11 +139,13 @@ class Food(BaseModel):
     warm: bool
 
 
+TOOLS = [openai.pydantic_function_tool(one, name=name) for name, one in {"adopt": Person, "feed": Food}.items()]
+
+
 @pytest.mark.parametrize("forks", [True, False])
 def test_two_functions_are_called_in_one_answer_streamed_and_not(client, monkeypatch, forks):
     monkeypatch.setattr(app.structured, "picked", lambda _: ("feed", "adopt"))  # a tiny model's choice is arbitrary
-    tools = [openai.pydantic_function_tool(one, name=name) for name, one in {"adopt": Person, "feed": Food}.items()]
-    given = {"model": MODEL, "messages": QUESTION, "tools": tools, "temperature": 1.5, "seed": 1, "max_tokens": 25}
+    given = {"model": MODEL, "messages": QUESTION, "tools": TOOLS, "temperature": 1.5, "seed": 1, "max_tokens": 25}
     given["extra_body"] = {"pasta": {"fork_fields": forks}}
     [choice] = client.chat.completions.parse(**given).choices
     calls = choice.message.tool_calls
@@ -188,14 +187,13 @@ def test_a_function_without_arguments_is_called(client):
     [call] = client.chat.completions.create(**given).choices[0].message.tool_calls
     assert (call.function.name, call.function.arguments) == ("now", "{}")
 
-    given["tools"] = [{"type": "function", "function": {"name": "now", "parameters": NOTHING}}]
+    given["tools"] = tools_of(now={"type": "object", "properties": {}})
     assert client.chat.completions.create(**given).choices[0].message.tool_calls[0].function.arguments == "{}"
 
 
 def test_calls_are_the_same_whole_streamed_and_in_threads_also_where_they_are_cut_off(client, monkeypatch):
     monkeypatch.setattr(app.structured, "picked", lambda _: ("adopt", "feed"))
-    tools = [openai.pydantic_function_tool(one, name=name) for name, one in {"adopt": Person, "feed": Food}.items()]
-    given = {"model": MODEL, "messages": QUESTION, "tools": tools, "temperature": 1.5, "seed": 1}
+    given = {"model": MODEL, "messages": QUESTION, "tools": TOOLS, "temperature": 1.5, "seed": 1}
     counts = set()
     for most in (1, 3, 25):
         whole = client.chat.completions.create(**given, max_tokens=most).choices[0].message.tool_calls
@@ -222,10 +220,7 @@ def test_answers_to_one_request_share_no_random_numbers(client):
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_the_model_chooses_among_functions_or_none(client, choice):
     """A tiny model's choice is arbitrary, but the same each time, and always one of those that it has."""
-    tools = [
-        {"type": "function", "function": {"name": name, "parameters": Person.model_json_schema()}}
-        for name in ("adopt", "feed")
-    ]
+    tools = tools_of(adopt=Person.model_json_schema(), feed=Person.model_json_schema())
     given = {"model": MODEL, "messages": QUESTION, "tools": tools, "tool_choice": choice, "seed": 1, "max_tokens": 20}
     answers = [client.chat.completions.create(**given).choices[0] for _ in range(2)]
     names = [[call.function.name for call in answer.message.tool_calls or []] for answer in answers]
@@ -240,7 +235,7 @@ def test_the_model_chooses_among_functions_or_none(client, choice):
 
 def test_usage_and_metrics_tell_of_the_answer_that_names_a_function(client):
     """The prompt that asks for a name, and the name, are computed as the answer is."""
-    tools = [{"type": "function", "function": {"name": n, "parameters": Person.model_json_schema()}} for n in "ab"]
+    tools = tools_of(a=Person.model_json_schema(), b=Person.model_json_schema())
     given = {"model": MODEL, "messages": QUESTION, "tools": tools, "seed": 1, "max_tokens": 20}
     given["parallel_tool_calls"] = False
     chosen = client.chat.completions.create(**given, tool_choice="required")
