@@ -16,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 class Page:
-    """One page; `run` evaluates JavaScript, `type` presses keys."""
+    """One page; `run` evaluates JavaScript, `type` and `enter` press keys."""
 
     def __init__(self, width: int, height: int, dark: bool = False):
         self._folder = tempfile.mkdtemp(prefix="pasta_jax-chromium-")
@@ -90,11 +90,11 @@ class Page:
         """Write a text where the focus is."""
         self.call("Input.insertText", text=text)
 
-    def press(self, key: str, code: int) -> None:
-        """Press a key, as "Enter", 13."""
-        more = {"text": "\r"} if key == "Enter" else {}
+    def enter(self) -> None:
+        """Press Enter."""
+        about = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
+            self.call("Input.dispatchKeyEvent", type=kind, **about)
 
     def close(self) -> None:
         """End the browser and delete its folder."""

@@ -158,9 +158,9 @@ class Server:
             assert time.monotonic() < deadline, f"{name} is {self.metric(name)}, not {value}"
             time.sleep(0.01)
 
-    def hang_up(self, said: str, seconds: float = 300) -> str:
+    def hang_up(self, said: str) -> str:
         """Send SIGHUP, and wait for the line that begins so."""
-        before, deadline = len(self.lines), time.monotonic() + seconds
+        before, deadline = len(self.lines), time.monotonic() + 300
         self.send_signal(signal.SIGHUP)
         while not (found := [line for line in self.lines[before:] if line.startswith(said)]):
             assert time.monotonic() < deadline, self.lines[before:]

@@ -21,11 +21,11 @@ from tests.helpers.few_programs import decode_with_few_programs
 
 
 @contextlib.contextmanager
-def client_of(model: Model, slots: int = 512) -> Iterator[openai.OpenAI]:
+def client_of(model: Model) -> Iterator[openai.OpenAI]:
     """A client of a model that is served sequentially, with four rows for the fields of an answer."""
     with pytest.MonkeyPatch.context() as patch:
         decode_with_few_programs(patch)
-        decoding = DecodeConfig(lanes=2, rows=4, slots=slots)
+        decoding = DecodeConfig(lanes=2, rows=4, slots=512)
         settings = ServeSettings(decoding=decoding, limits=Limits(automaton_states=1024, automaton_masks=256))
         engine = open_engine(model, decoding, 8, topics=True, warm_up=False, guests=settings.limits.room)
         own = template(RequestSettings(max_tokens=40), model.defaults, sequential=True)

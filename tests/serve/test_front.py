@@ -48,12 +48,8 @@ def ask(
     return asyncio.run(answers())
 
 
-def all_here(count: int = 3) -> list[Replica]:
-    return [Replica(number, SETTINGS, "key") for number in range(count)]
-
-
 def test_a_prompt_has_its_replica_unless_that_has_a_batch_more_to_do():
-    here = all_here()
+    here = [Replica(number, SETTINGS, "key") for number in range(3)]
     prompts = [f"prompt {number}" for number in range(300)]
     before = {prompt: choice(here, prompt, LANES).number for prompt in prompts}
     assert all(60 < count < 140 for count in Counter(before.values()).values())

@@ -28,7 +28,7 @@ def test_the_page_fills_in_fields_as_threads(server):
         page.run("$('form').value = 'nice: boolean, kind: a | bb, age: integer'")
         page.run("$('ask').focus()")
         page.type("birds crow 7")
-        page.press("Enter", 13)
+        page.enter()
         page.wait("document.querySelector('.times') && !running")
         shown = json.loads(page.run("$('log').lastElementChild.querySelector('.text').textContent"))
         assert list(shown) == ["nice", "kind", "age"]

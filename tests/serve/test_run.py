@@ -310,10 +310,10 @@ def test_the_page_shows_threads_and_the_answer_of_the_api(server, model, width, 
         assert not page.run("$('compare').checked")
         page.run("$('compare').checked = true")
         page.type("birds crow 7")
-        page.press("Enter", 13)
+        page.enter()
         page.wait("!$('lock').hidden && !running")
         page.type(KEY)
-        page.press("Enter", 13)
+        page.enter()
         page.wait("document.querySelector('.times')")
         page.wait("!running")
         assert page.run("document.documentElement.scrollWidth") <= width

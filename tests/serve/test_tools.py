@@ -25,7 +25,7 @@ GIVEN = {"model": "tiny", "tools": TOOLS, "seed": 1, "temperature": 1.0, "max_to
 
 @pytest.fixture(scope="module")
 def client():
-    with client_of(tiny_model(), slots=512) as client:
+    with client_of(tiny_model()) as client:
         yield client
 
 
@@ -143,7 +143,7 @@ def test_smollm2_answers_with_what_a_tool_returned():
     tool["parameters"]["properties"] = {"name": {"type": "string", "description": "The person's name"}}
     given = {"model": model.name, "tools": [{"type": "function", "function": tool}], "temperature": 0}
     question = {"role": "user", "content": "How old is Ada?"}
-    with client_of(model, slots=512) as client:
+    with client_of(model) as client:
         asked = client.chat.completions.create(**given, messages=[question], tool_choice=named("get_age"))
         [one] = asked.choices[0].message.tool_calls
         assert json.loads(one.function.arguments).keys() == {"name"}
