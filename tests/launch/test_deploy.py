@@ -12,6 +12,8 @@ from pasta_jax.serve.settings import ServeSettings
 from tests import ROOT
 
 DEPLOY = ROOT / "deploy"
+DEPLOYMENT, SERVICE = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+POD = DEPLOYMENT["spec"]["template"]["spec"]
 
 
 def samples() -> set[str]:
@@ -43,30 +45,26 @@ def test_the_dashboard_asks_for_metrics_that_exist():
 
 
 def test_the_manifests_agree_with_the_image_and_the_settings():
-    deployment, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     image = (DEPLOY / "Dockerfile").read_text()
-    pod = deployment["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert f"USER {pod['securityContext']['runAsUser']}\n" in image
+    (container,) = POD["containers"]
+    assert f"USER {POD['securityContext']['runAsUser']}\n" in image
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/cache", "/tmp"}
     assert "PASTA_JAX_CACHE=/cache" in image
     port = ServeSettings().port
     assert container["ports"][0]["containerPort"] == port
     assert f"EXPOSE {port}\n" in image
-    assert pod["terminationGracePeriodSeconds"] > ServeSettings().limits.drain_s
+    assert POD["terminationGracePeriodSeconds"] > ServeSettings().limits.drain_s
     assert f"--config.key_variable={container['env'][0]['name']}" in image
-    assert "annotations" not in deployment["spec"]["template"]["metadata"]  # by which Prometheus reads without a key
-    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert "annotations" not in DEPLOYMENT["spec"]["template"]["metadata"]  # by which Prometheus reads without a key
+    assert SERVICE["spec"]["selector"] == DEPLOYMENT["spec"]["selector"]["matchLabels"]
     for folder in re.findall(r"^COPY (\w+) \w+$", image, re.MULTILINE):
         assert (ROOT / folder).is_dir()
 
 
 def test_the_cache_is_taken_over_at_every_start():
     """A volume that is kept belongs to the server already; root without CAP_FOWNER may change the mode of its own."""
-    deployment, _ = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
-    pod = deployment["spec"]["template"]["spec"]
-    (container,) = pod["initContainers"]
+    (container,) = POD["initContainers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     owner = 0
     for command in 2 * container["command"][-1].split(" && "):
@@ -75,4 +73,4 @@ def test_the_cache_is_taken_over_at_every_start():
             owner = int(value)
         else:
             assert (verb, value, owner) == ("chmod", "700", 0)
-    assert owner == pod["securityContext"]["runAsUser"]
+    assert owner == POD["securityContext"]["runAsUser"]
