@@ -146,6 +146,10 @@ class Server:
         assert status == 200, content
         return json.loads(content)
 
+    def text(self, **body: object) -> str:
+        """The text of what `ask` returns, or of the first of several answers."""
+        return self.ask(**body)["choices"][0]["message"]["content"]
+
     def metric(self, name: str) -> float:
         """The value of a metric without labels."""
         text = self.request("GET", "/metrics")[2].decode()

@@ -47,7 +47,7 @@ def server(folder) -> Iterator[Server]:
 
 @pytest.mark.parametrize("clients", [16, pytest.param(CLIENTS, marks=pytest.mark.extended)])
 def test_clients_get_their_own_answers_while_half_of_the_others_vanish(server, clients):
-    alone = [server.ask(**body(number))["choices"][0]["message"]["content"] for number in range(REQUESTS)]
+    alone = [server.text(**body(number)) for number in range(REQUESTS)]
     seen: Counter[str] = Counter()
 
     def client(number: int, requests: range) -> None:
@@ -57,7 +57,7 @@ def test_clients_get_their_own_answers_while_half_of_the_others_vanish(server, c
                 vanish(which)
                 seen["vanished"] += 1
             elif request % 2:
-                assert server.ask(**body(which))["choices"][0]["message"]["content"] == alone[which % REQUESTS]
+                assert server.text(**body(which)) == alone[which % REQUESTS]
                 seen["whole"] += 1
             else:
                 status, _, content = server.request("POST", PATH, body(which, stream=True))
@@ -161,7 +161,7 @@ def test_malformed_bodies_and_headers_are_refused(server, seed, count):
     assert sum(seen.values()) == count
     assert all(status == 200 or 400 <= status < 500 for status in seen), seen
     assert seen[200] < count / 4  # harmless changes
-    assert server.ask(**body(1))["choices"][0]["message"]["content"]
+    assert server.text(**body(1))
     server.wait_until("pasta_lanes_in_use", 0)
 
 
@@ -180,7 +180,7 @@ def test_broken_http_is_refused_and_the_server_answers_afterwards(server):
             connection.sendall(raw)
             answer = connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 4"), (raw, answer)
-    assert server.ask(**body(1))["choices"][0]["message"]["content"]
+    assert server.text(**body(1))
 
 
 def test_launch_decode_writes_the_same_bytes_as_the_server_alone_and_beside_31_others(server, folder):
@@ -190,10 +190,10 @@ def test_launch_decode_writes_the_same_bytes_as_the_server_alone_and_beside_31_o
         "--config.request.temperature=1.0", "--config.request.seed=1", "--config.request.max_tokens=40",
     ]  # fmt: skip
     expected = json.loads(command(folder.parent, "decode", *flags).finish())["text"]
-    assert server.ask(**body(1))["choices"][0]["message"]["content"] == expected
+    assert server.text(**body(1)) == expected
     with ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(lambda number: server.ask(**body(number)), range(1, 33)))
-    assert answers[0]["choices"][0]["message"]["content"] == expected
+        answers = list(pool.map(lambda number: server.text(**body(number)), range(1, 33)))
+    assert answers[0] == expected
 
 
 def test_sigterm_finishes_the_answers_that_run_and_ends_with_0(folder):
@@ -226,7 +226,7 @@ def test_after_a_kill_a_server_starts_on_the_same_port(folder):
         connection.close()
     with Server(folder, port=port) as again:
         assert again.port == port
-        assert again.ask(**body(1))["choices"][0]["message"]["content"]
+        assert again.text(**body(1))
         with pytest.raises(
             AssertionError, match=rf"error: 127\.0\.0\.1:{port}: Address already in use; choose another"
         ):

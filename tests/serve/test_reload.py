@@ -17,20 +17,16 @@ def body(model: str, **changes: object) -> dict:
     return asked | {"temperature": 1.0} | changes
 
 
-def answer_of(server: Server, model: str) -> str:
-    return server.ask(**body(model))["choices"][0]["message"]["content"]
-
-
 def test_adapters_are_exchanged_under_load(folder, tmp_path):
     first, second = (saved_adapters(folder, tmp_path / str(seed), seed) for seed in (0, 10))
     weights = first["one"] / "adapter_model.safetensors"
     with Server(folder, adapters=first, log=False) as server:
-        old = {model: answer_of(server, model) for model in MODELS}
+        old = {model: server.text(**body(model)) for model in MODELS}
         seen, over = defaultdict(list), threading.Event()
 
         def client(model: str) -> None:
             while not over.is_set():
-                seen[model].append(answer_of(server, model))
+                seen[model].append(server.text(**body(model)))
 
         clients = [threading.Thread(target=client, args=(model,)) for model in MODELS]
         for each in clients:
@@ -46,7 +42,7 @@ def test_adapters_are_exchanged_under_load(folder, tmp_path):
         assert server.hang_up("no adapter") == "no adapter has changed\n"
         weights.write_bytes((second["one"] / weights.name).read_bytes())
         assert server.hang_up("read again") == "read again: one\n"
-        new = {model: answer_of(server, model) for model in MODELS}
+        new = {model: server.text(**body(model)) for model in MODELS}
         over.set()
         for each in (*clients, stream):
             each.join()
@@ -64,6 +60,6 @@ def test_adapters_are_exchanged_under_load(folder, tmp_path):
         line = server.hang_up("one stays as it was")
         assert str(first["one"]) in line
         assert line.endswith("save or fetch it again\n")
-        assert {model: answer_of(server, model) for model in MODELS} == new
+        assert {model: server.text(**body(model)) for model in MODELS} == new
         assert len(server.lines) == said + 3
         assert server.stop() == 0

@@ -40,8 +40,7 @@ def body(folder):
 def alone(folder, body) -> list[str]:
     """The single server's answers."""
     with Server(folder) as server, ThreadPoolExecutor(LANES) as pool:
-        answers = list(pool.map(lambda number: server.ask(**body(number)), [*WHOLE, *STREAMED]))
-    return [answer["choices"][0]["message"]["content"] for answer in answers]
+        return list(pool.map(lambda number: server.text(**body(number)), [*WHOLE, *STREAMED]))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +125,7 @@ def test_a_client_that_leaves_frees_its_lane(server, body):
 def test_a_killed_replica_costs_only_the_streams_that_had_begun(server, body, alone):
     with contextlib.ExitStack() as streams, ThreadPoolExecutor(len(WHOLE)) as pool:
         begun = [streams.enter_context(stream(server, body(number))) for number in STREAMED]
-        whole = [pool.submit(server.ask, **body(number)) for number in WHOLE]
+        whole = [pool.submit(server.text, **body(number)) for number in WHOLE]
         deadline = time.monotonic() + 60
         while min(of_replicas(server, "pasta_queue").values()) == 0:  # both run streams, and whole answers wait
             assert time.monotonic() < deadline
@@ -134,7 +133,7 @@ def test_a_killed_replica_costs_only_the_streams_that_had_begun(server, body, al
         os.kill(first, signal.SIGKILL)
         server.wait_until("pasta_replicas", 1)
         rests = [response.read() for response in begun]
-        answers = [each.result()["choices"][0]["message"]["content"] for each in whole]
+        answers = [each.result() for each in whole]
     assert answers == [alone[number] for number in WHOLE]
     lost = 0
     for number, rest in zip(STREAMED, rests, strict=True):
@@ -155,8 +154,8 @@ def test_a_killed_replica_costs_only_the_streams_that_had_begun(server, body, al
     assert second in processes_of(server)
     before = of_replicas(server, "pasta_answers_total")
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda number: server.ask(**body(number)), WHOLE))
-    assert [answer["choices"][0]["message"]["content"] for answer in answers] == [alone[number] for number in WHOLE]
+        answers = list(pool.map(lambda number: server.text(**body(number)), WHOLE))
+    assert answers == [alone[number] for number in WHOLE]
     assert all(of_replicas(server, "pasta_answers_total")[number] > before[number] for number in before)
 
 
@@ -171,13 +170,13 @@ def test_replicas_follow_the_requests(folder, body, alone):
             running = [one for one in running if not one.done()]
             running += [pool.submit(server.ask, **body(number)) for number in WHOLE[: len(WHOLE) - len(running)]]
             time.sleep(0.05)
-        answers = list(pool.map(lambda number: server.ask(**body(number)), WHOLE))
-        assert [answer["choices"][0]["message"]["content"] for answer in answers] == [alone[number] for number in WHOLE]
+        answers = list(pool.map(lambda number: server.text(**body(number)), WHOLE))
+        assert answers == [alone[number] for number in WHOLE]
         assert all(of_replicas(server, "pasta_answers_total").values())
         server.wait_until("pasta_replicas", 1, 60)
         deadline = time.monotonic() + 20
         while processes_of(server) != [first]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert server.ask(**body(0))["choices"][0]["message"]["content"] == alone[0]
+        assert server.text(**body(0)) == alone[0]
         assert server.stop() == 0
