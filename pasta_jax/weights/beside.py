@@ -14,9 +14,9 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.models.kernels.cpu.calls import by_panels
 from pasta_jax.models.parameters import Params, is_stacked
 from pasta_jax.models.sharding import mesh_of
+from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.progress import doing
 from pasta_jax.weights.adapter import load_adapter
-from pasta_jax.weights.for_cpu import is_for_kernels
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.source import defaults_beside, folder_of
@@ -116,7 +116,7 @@ def _read(text: str, number: int, model: Model) -> tuple[Params, Beside]:
 
 def _beside(model: Model, adapters: Sequence[Params]) -> Params:
     params, axis = model.params, int(is_stacked(model.params))  # layers come first
-    dtype = jnp.float32 if is_for_kernels(params) else model.dtype
+    dtype = jnp.float32 if uses_kernels(params) else model.dtype
 
     def joined(each: Sequence[Params], axis: int = 0) -> Params:
         return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves, axis), dtype), *each)
@@ -140,7 +140,7 @@ def _beside(model: Model, adapters: Sequence[Params]) -> Params:
 
 def _formed(params: Params, matrix: np.ndarray) -> Params:
     """A matrix of an adapter in the form that these parameters are computed in."""
-    if is_for_kernels(params):
+    if uses_kernels(params):
         return {"panels": by_panels(matrix.reshape(-1, matrix.shape[-1]))}
     return {"kernel": matrix}
 
@@ -159,4 +159,4 @@ def _tag_rows(params: Params, adapter: Params) -> Params:
     """The tags' rows of an adapter, as embeddings and as logits are computed from them."""
     embed = adapter["tag_rows"]["embed"]
     head = adapter["tag_rows"].get("head", embed)
-    return {"embed": embed, "head": _formed(params, head) if is_for_kernels(params) else head}
+    return {"embed": embed, "head": _formed(params, head) if uses_kernels(params) else head}

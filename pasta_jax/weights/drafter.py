@@ -16,8 +16,9 @@ from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.parameters import Params
 from pasta_jax.models.parts import picked
 from pasta_jax.models.sharding import gathered, mesh_of, shard
+from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
-from pasta_jax.weights.for_cpu import CODED, is_for_kernels, panels_of
+from pasta_jax.weights.for_cpu import CODED, panels_of
 from pasta_jax.weights.model import Model
 
 FILE = "drafter.safetensors"
@@ -54,7 +55,7 @@ def with_drafter(model: Model, folder: Path) -> Model:
         raise PastaError(f"{path}: its ids must be from 0 to {model.config.vocab - 1}; {_FIX}")
 
     def formed(matrix: np.ndarray) -> dict[str, Any]:
-        if is_for_kernels(model.params):
+        if uses_kernels(model.params):
             return panels_of(np.asarray(matrix, np.float32), CODED)
         return {"kernel": np.asarray(matrix, model.dtype)}
 
@@ -62,7 +63,7 @@ def with_drafter(model: Model, folder: Path) -> Model:
     parts, mesh = {"drafter": drafter | {"ids": ids}}, mesh_of(model.params)
     if mesh is not None:
         parts = shard(parts, mesh)
-    elif is_for_kernels(model.params):
+    elif uses_kernels(model.params):
         parts = on_large_pages(parts)
     else:
         parts = jax.tree.map(jnp.asarray, parts)

@@ -14,18 +14,18 @@ from pasta_jax.files.gguf import GGUF as File
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import quantized
-from pasta_jax.models.kernels.cpu.calls import BITS, by_codes, by_panels, holds_panels, of_blocks
+from pasta_jax.models.kernels.cpu.calls import BITS, by_codes, by_panels, of_blocks
 from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.kernels.cpu.quantized import GROUP, Blocks
 from pasta_jax.models.parameters import (
     OF_EXPERTS,
     Params,
-    is_stacked,
     kernel_names,
     parts_of,
     table_names,
     vector_names,
 )
+from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.progress import say
 from pasta_jax.weights.family import GGUF, Family
 from pasta_jax.weights.lazy import places_of, split_rows
@@ -33,11 +33,6 @@ from pasta_jax.weights.lazy import places_of, split_rows
 _ROWS = 1 << 10  # of a table that are laid out at a time; whole panels
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
 _PLAIN = ("F32", "F16", "BF16")  # formats without codes
-
-
-def is_for_kernels(params: Params) -> bool:
-    """Whether parameters are in panels already."""
-    return not is_stacked(params) and holds_panels(params["layers"][0]["out"])
 
 
 def by_columns(params: Params) -> Params:
@@ -168,7 +163,7 @@ def with_pairs(params: Params, adapter: Params) -> Params:
 
 def with_bits(params: Params, bits: int) -> Params:
     """Parameters whose matrices of codes are multiplied with inputs of so many bits; see kernels/calls.py."""
-    if bits == BITS or is_stacked(params) or not is_for_kernels(params):
+    if bits == BITS or not uses_kernels(params):
         return params
 
     def one(leaves: Any) -> Any:

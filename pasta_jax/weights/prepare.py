@@ -18,8 +18,9 @@ from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.parameters import Params, are_alike, is_stacked, stack
 from pasta_jax.models.sharding import put, shardings
+from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.progress import say
-from pasta_jax.weights.for_cpu import CODED, by_columns, in_panels, is_for_kernels
+from pasta_jax.weights.for_cpu import CODED, by_columns, in_panels
 from pasta_jax.weights.lazy import Deferred, read_now
 from pasta_jax.weights.model import Model
 
@@ -60,7 +61,7 @@ def to_device(
     kernel: bool = True,
 ) -> Params:
     """Unrolled host parameters as device arrays; see `on_device`."""
-    if is_for_kernels(params):
+    if uses_kernels(params):
         return on_large_pages(params)
     coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel)
     dtype = jnp.dtype(platform_dtype() if dtype is None or dtype == CODED else dtype)

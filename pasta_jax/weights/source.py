@@ -14,11 +14,12 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.parameters import Params
+from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.progress import doing
 from pasta_jax.weights import card
 from pasta_jax.weights.adapter import WEIGHTS, About, load_adapter, merge_on_host
 from pasta_jax.weights.drafter import with_drafter
-from pasta_jax.weights.for_cpu import is_for_kernels, with_bits, with_pairs
+from pasta_jax.weights.for_cpu import with_bits, with_pairs
 from pasta_jax.weights.generation_config import read_defaults
 from pasta_jax.weights.load import fingerprint_of, in_run, read_model
 from pasta_jax.weights.model import BLOCKS, Model
@@ -79,7 +80,7 @@ def trained_on(source: ModelSource) -> tuple[str, ...]:
 def _with_adapter(model: Model, path: Path) -> Model:
     """A host model with an adapter: merged, or beside blocks."""
     adapter, about = load_adapter(path, model)
-    if is_for_kernels(model.params):
+    if uses_kernels(model.params):
         params = with_pairs(model.params, adapter)
         leaves = (np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(adapter))
         fingerprint = fingerprints.of_texts([model.fingerprint, fingerprints.of_bytes(leaves)])
