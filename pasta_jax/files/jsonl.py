@@ -1,7 +1,6 @@
 """Files of JSON lines: read with the place of each value, and appended so that a kill loses at most the last line."""
 
 import codecs
-import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 from pasta_jax.errors import PastaError
 from pasta_jax.files import remote
 from pasta_jax.files.remote import is_remote
-from pasta_jax.files.validated import MIB, parse_json, read_bytes, typed
+from pasta_jax.files.validated import MIB, parse_json, read_bytes, reading, typed
 
 MOST_BYTES, MOST_BYTES_OF_LIST = 4 * MIB, 32 * MIB  # of a user's record; of a user's file with one JSON list
 MOST_RECORDS = 2**20  # in a user's file
@@ -47,7 +46,7 @@ def read(path: Path, kind: type[Value], most: int, fix: str) -> Iterator[tuple[s
 
 def read_records(path: Path, kind: type[Value], fix: str) -> list[tuple[str, Value]]:
     """The place and value of each record in a user's file of JSON lines or of one JSON list; none is an error."""
-    with _unreadable(path, fix):
+    with reading(path, fix):
         is_list = begins_list(path)
     if is_list:
         rows = parse_json(read_bytes(path, MOST_BYTES_OF_LIST, fix), str(path), fix)
@@ -125,19 +124,11 @@ def json_line(value: object) -> bytes:
 
 def _strict_lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:
     """`numbered_lines`; errors name the place and the fix."""
-    with _unreadable(path, fix):
+    with reading(path, fix):
         for number, line in numbered_lines(path, most):
             if line is None:
                 raise PastaError(f"{path}: line {number}: has more than {most:,} bytes; {fix}")
             yield number, line
-
-
-@contextlib.contextmanager
-def _unreadable(path: Path, fix: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:  # a ValueError: the path contains a NUL
-        raise PastaError(f"{path}: {getattr(error, 'strerror', None) or error}; {fix}") from None
 
 
 def _parsed(numbered: Iterable[tuple[int, bytes]], kind: Any, path: Path, fix: str) -> Iterator[tuple[str, Any]]:

@@ -1,5 +1,6 @@
 """Data from outside as typed values: limits on sizes, then types and ranges; errors name the place and the fix."""
 
+import contextlib
 import json
 import re
 import typing
@@ -46,13 +47,19 @@ Value = TypeVar("Value")
 MIB = 1 << 20
 
 
-def read_bytes(path: Path, most: int, fix: str) -> bytes:
-    """The content of a file of at most `most` bytes."""
+@contextlib.contextmanager
+def reading(path: Path, fix: str) -> Iterator[None]:
+    """A block that reads a file; an error names it and the fix."""
     try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+        yield
     except (OSError, ValueError) as error:  # a ValueError: the path contains a NUL
         raise PastaError(f"{path}: {getattr(error, 'strerror', None) or error}; {fix}") from None
+
+
+def read_bytes(path: Path, most: int, fix: str) -> bytes:
+    """The content of a file of at most `most` bytes."""
+    with reading(path, fix), path.open("rb") as file:
+        content = file.read(most + 1)
     if len(content) > most:
         raise PastaError(f"{path}: has more than {most:,} bytes; {fix}")
     return content
