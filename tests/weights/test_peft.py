@@ -21,8 +21,6 @@ TOKENIZER = ByteTokenizer()
 KINDS = {
     "llama": VARIANTS["llama"],
     "llama, tied": dataclasses.replace(VARIANTS["llama"], tied_head=True),
-    "qwen2": VARIANTS["qwen2"],
-    "gemma3": VARIANTS["gemma3_text"],
 }
 
 
@@ -44,15 +42,13 @@ def saved(folder, kind: str, targets=TARGETS, dtype="float32"):
 @pytest.mark.slow
 @requires_dev("peft")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [("llama", "float32"), ("llama, tied", "bfloat16"), ("qwen2", "float32"), ("gemma3", "float32")]
-)
-def test_peft_loads_an_adapter_with_equal_logits(kind, dtype, tmp_path):
+def test_peft_loads_an_adapter_in_bfloat16_with_equal_logits(tmp_path):
+    """In float32, and without a tied head, every family's is compared in helpers/families.py."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    merged, config = saved(tmp_path / "adapter", kind, dtype=dtype)
+    merged, config = saved(tmp_path / "adapter", "llama, tied", dtype="bfloat16")
     options = {"attn_implementation": "eager", "dtype": torch.float32}
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", **options)
     tags = TOKENIZER.tags
