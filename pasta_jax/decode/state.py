@@ -188,19 +188,10 @@ def slots_of_threads(threads: int) -> int:
     return 3 * (threads - 1)
 
 
-def new_state(
-    model: Model,
-    lanes: int,
-    slots: int,
-    keep_hidden: bool = False,
-    topics: bool = False,
-    drafts: int = 0,
-    extras: bool = False,
-    prices: int = 0,
-) -> DecodeState:
-    """A state for a model, on its devices, without a live lane. `prices`: how many."""
+def new_state(model: Model, lanes: int, slots: int, **parts: int) -> DecodeState:
+    """`empty_state` for a model, on its devices."""
     sizes = model.config, lanes, slots, model.dtype, is_stacked(model.params)
-    return create_on_mesh_of(model.params, empty_state, *sizes, keep_hidden, topics, drafts, extras, prices)
+    return create_on_mesh_of(model.params, empty_state, *sizes, **parts)
 
 
 def empty_state(
@@ -215,7 +206,7 @@ def empty_state(
     extras: bool = False,
     prices: int = 0,
 ) -> DecodeState:
-    """A state without a live lane."""
+    """A state without a live lane. `prices`: how many."""
 
     def full(shape: int | tuple[int, ...], value: float, dtype: jnp.dtype = jnp.int32) -> jax.Array:
         return jnp.full(shape, value, dtype)

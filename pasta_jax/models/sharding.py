@@ -244,17 +244,17 @@ def shard_rows(tree, mesh: Mesh | None):
     return jax.tree.map(one, tree)
 
 
-def create_on_mesh_of(params, create: Callable[..., Tree], *fixed: Hashable) -> Tree:
-    """create(*fixed), sharded over the mesh of `params` from the start; if they have none, just created.
+def create_on_mesh_of(params, create: Callable[..., Tree], *fixed: Hashable, **options: Hashable) -> Tree:
+    """create(*fixed, **options), sharded over the mesh of `params` from the start; if they have none, just created.
 
     Programs run where their parameters are, since jitted functions follow their arguments. Nothing else needs to know
     about a mesh.
     """
     if (mesh := mesh_of(params)) is None:
-        return create(*fixed)
-    static = tuple(range(len(fixed)))
-    results = shardings(jax.eval_shape(lambda: create(*fixed)), mesh)
-    return jax.jit(create, static_argnums=static, out_shardings=results)(*fixed)
+        return create(*fixed, **options)
+    static = dict(static_argnums=tuple(range(len(fixed))), static_argnames=tuple(options))
+    results = shardings(jax.eval_shape(lambda: create(*fixed, **options)), mesh)
+    return jax.jit(create, **static, out_shardings=results)(*fixed, **options)
 
 
 def picked_slice(array: jax.Array, start: Sequence[jax.Array | int], size: Sequence[int]) -> jax.Array:
