@@ -117,7 +117,7 @@ def _nature(card: Card) -> str:
     if card.kind == "judge":
         return "It gives a question with its answer one number, which is higher for a better answer."
     if card.positions is None:
-        return "It was not trained on PASTA's tags and answers sequentially."
+        return "It was not trained on PASTA's tags, so it answers sequentially."
     return (
         "It writes PASTA-LANG (arXiv 2502.11517): promises announce chunks that are decoded in parallel.\n"
         f"The {NUM_TAGS} tags are the ids from {card.tags_base}; its position policy is `{card.positions}`."
