@@ -27,21 +27,21 @@ adapter's beside a base in --config.model.dtype, with --peers also those of peft
 each at temperature 1, by continuous batching over 1, 8, 32 and 128 lanes, and estimates the time for 2,000 prompts: six
 minutes. `serve` starts our server with the adapter that forks: forks off, eager and admitted, and with --peers
 llama.cpp's with the same weights in float32 and as packaged; 1, 2, 4 and 8 clients stream answers to the same
-questions. `load` asks them 40 questions at random times, so many a second (Poisson), and prints first token, answer
-time and the tokens of answers in time. `forks` compares the three ways in one process, without HTTP. `fill` reads the
-fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text under the same automaton, and with
-a request for each field, with --peers also by llama.cpp's server with a grammar and its slots; a file in
---config.fill.records lets the same command go on. `drafts` decodes recorded answers on paper (traces of launch.decode
-in a folder, or the file answers-model.jsonl of launch.evaluate): with forks, with drafts of which 0.3 to 0.7 are right,
-and with both, as many drafts as pay by the milliseconds that a step of so many rows takes. `ways` measures the same
-with the drafts that there are: sequential and forked answers without and with them, the same prompts in turn; it stops
-after --config.ways.minutes, and goes on from its log. With --peers, each prompt is then answered by llama.cpp and by
-transformers, without drafts and with theirs (n-grams, prompt lookup, the same model in Q4_0): greedily, and from the
-base model without the adapter; --config.ways.peers names them. Beside other work they take many times as long, since
-their threads wait for each other: leave the machine to them, or one core, by taskset. `profile` prints where the time
-of a step goes (products, attention, writes, sampling, …) and that of an answer, between theoretical and realised
-speedup; it writes pictures, and traces for ui.perfetto.dev, to --config.profile.folder. It has read the profiler's
-events on CPUs only.
+questions. `load` asks them 40 questions at random times (Poisson, so many a second), and prints the times to the first
+token and to the end, and the tokens of answers that came in time. `forks` compares the three ways in one process,
+without HTTP. `fill` reads the fields of a schema out of texts with 4, 8, 16 and 32 facts: forked, as one JSON text
+under the same automaton, and with a request for each field, with --peers also by llama.cpp's server with a grammar and
+its slots; a file in --config.fill.records lets the same command go on. `drafts` simulates the decoding of recorded
+answers (traces of launch.decode in a folder, or the file answers-model.jsonl of launch.evaluate): with forks, with
+drafts of which 0.3 to 0.7 are right, and with both, as many drafts as pay by the milliseconds that a step of so many
+rows takes. `ways` measures the same with real drafts: sequential and forked answers without and with them, the same
+prompts in turn; it stops after --config.ways.minutes, and the same command goes on from its log. With --peers, each
+prompt is then answered by llama.cpp and by transformers, without drafts and with theirs (n-grams, prompt lookup, the
+same model in Q4_0): greedily, and from the base model without the adapter; --config.ways.peers names them. Beside other
+work, these peers take many times as long, since their threads wait for each other: leave the machine to them, or one
+core (taskset). `profile` prints where the time of a step goes (products, attention, writes, sampling, …) and that of an
+answer, between theoretical and realised speedup; it writes pictures, and traces for ui.perfetto.dev, to
+--config.profile.folder. It has read the profiler's events on CPUs only.
 
 `:gemma_7b_random` has the paper's shape and random weights created on the device (17 GB in bfloat16, SmolLM2's
 tokenizer): for accelerators. It has not been run on one yet.

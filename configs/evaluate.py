@@ -19,7 +19,7 @@ with and without a shared pool. smollm2 compares the first three only, or adapte
 
 taught is what launch.teach evaluates with: few prompts, some timed, with a quantised file's own blocks.
 
-ablation decodes with a part changed that the adapter was trained with: no topics, no syncs, other positions.
+ablation decodes with one part changed from what the adapter was trained with: no topics, no syncs, other positions.
 --limit=80 takes 80 prompts of each set, those whose text has the smallest hash; a later run with more goes on from
 there. A killed run resumes. WORKDIR gets report.html, report.md and report.json, one record per answer, and the answers
 as alpaca_eval and MT-bench's judge read them. Each system takes some 5 s a prompt on two CPU cores, and twice that
@@ -89,7 +89,7 @@ def ifeval() -> EvaluateSettings:
 
 
 def ablation() -> EvaluateSettings:
-    """The shipped adapters, and the one that forks with a part of decoding changed that it was trained with."""
+    """The shipped adapters, and the one that forks with one part of decoding changed from its training."""
     return EvaluateSettings(
         systems=("model", "baseline", "no_topics", "no_syncs", "constant", "shared_start"),
         prompts=PromptCounts(alpaca_eval=100, no_fork=0),

@@ -12,8 +12,8 @@ reward: a reward model, whose scores' difference is the log-odds of a verdict. N
 
     python -m launch.judges --config=configs/judges.py:reward --config.reward.model=Skywork/Skywork-Reward-V2-Qwen3-0.6B
 
-A file has one JSON object per line: prompt, first, second, and as verdict first, second or tie, which is left out. Each
-answer is a text or an object: {"text": "…", "finished": true, "topics": ["…"]}.
+--config.file has one JSON object per line, with prompt, first, second and verdict: first, second or tie (left out).
+Each answer is a text or an object: {"text": "…", "finished": true, "topics": ["…"]}.
 """
 
 from pasta_jax.judges.settings import AgreementSettings

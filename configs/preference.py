@@ -14,9 +14,9 @@ docs/TOY.md has the expected figures), smollm2_135m (LoRA; a language model judg
 .model), pasta (pasta_sft, trained further: docs/results/adapters.md has the commands that make it and the records that
 --config.prompts.records needs; the judge `checked`; on two CPU cores an hour, and 20 minutes for each further weight,
 as samples and verdicts are reused), qwen (Qwen2.5-Coder-1.5B with its adapter, beside the model as it was; for an
-accelerator, on one H200 some six minutes; --config.judge.reward.model names the workdir of launch.train_judge,
---config.prompts.file the prompts, of which launch.teach leaves some in its workdir), taught (what launch.teach runs
-with --config.preference_rounds=1), local (as pasta, for other models; the records are those that it was trained on):
+accelerator, some six minutes on one H200; --config.judge.reward.model names what launch.train_judge wrote,
+--config.prompts.file the prompts, such as prompts.jsonl of launch.teach), taught (what launch.teach runs with
+--config.preference_rounds=1), local (as pasta, for other models; the records are those that it was trained on):
 
     python -m launch.preference --config=configs/preference.py:local --workdir=runs/mine_preference \
         --config.model.path=MODEL --config.model.adapter=runs/mine --config.baseline.path=runs/mine_baseline \

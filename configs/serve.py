@@ -6,16 +6,15 @@ r"""Serve a model over HTTP: OpenAI's API, a page to chat with at /, metrics.
 
 Variants: pasta and qwen (SmolLM2 and Qwen 1.5B with the adapters that fork), smollm2_135m and qwen2_5_coder_1_5b
 (sequential), local (any model of docs/MODELS.md at --config.model.path, perhaps with --config.model.adapter; if it
-forks, add --config.decoding.forks=admitted where several clients ask at a time).
-Starting takes about 10 s on two CPU cores, the first time minutes longer, to compile. docs/SERVING.md describes the
-API, its limits and its metrics.
+forks, add --config.decoding.forks=admitted where several clients ask at a time). Starting takes about 10 s on two CPU
+cores; the first start compiles for minutes. docs/SERVING.md describes the API, its limits and its metrics.
 
 A server listens on loopback. To serve a network, set --config.host=0.0.0.0 and require a key:
 
     PASTA_KEY=... python -m launch.serve --config=configs/serve.py:pasta --config.host=0.0.0.0 \
         --config.key_variable=PASTA_KEY
 
-Ctrl-C or SIGTERM stops it when the answers that run are finished.
+Ctrl-C or SIGTERM stops it once running answers are finished.
 """
 
 from pasta_jax.runs.settings import changed
