@@ -164,13 +164,11 @@ def _train(
         steps=steps,
         accumulate=train.accumulate,
         batch=feed.batch,
-        held_out=(),
         loss=bradley_terry(scoring(train, model)),
         optimizer=optimizer,
         learning_rate=schedule(train, steps),
         flops_per_token=flops_per_token(model.params, model.config, settings.lengths[-1], adapter=True),
         peak_flops=peak_flops(jax.devices()[:1]),
-        probe=None,
         every=Intervals(log=10, held_out=0, probe=0, save=settings.save),
     )
     state = new_state(trained, optimizer, train.seed)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import jax
@@ -42,15 +42,6 @@ Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a fun
 def unwatched() -> Iterator[Callable[[], bool]]:
     """Train to the end."""
     yield lambda: False
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedPair:
-    """Two answers to one prompt as training reads them."""
-
-    prompt: int  # its number
-    better: Example
-    worse: Example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +85,8 @@ def learn(
         "positions": positions,
     }
     examples = [
-        PairExample(pair.better, pair.worse, score.better, score.worse)
-        for pair, score in zip(encoded, scores.records, strict=True)
+        dataclasses.replace(encoded[score.prompt], reference_better=score.better, reference_worse=score.worse)
+        for score in scores.records
     ]
     feed = PairFeed(examples, train.lengths, train.rows, jax.process_index(), jax.process_count())
     steps = feed.steps(train.seed, train.epochs)
@@ -107,7 +98,6 @@ def learn(
         steps=steps,
         accumulate=parts_of(train, train.rows, sharing_rows(mesh)),
         batch=feed.batch,
-        held_out=(),
         loss=preference_loss(
             scoring(train, stage.sft),
             loss,
@@ -119,7 +109,6 @@ def learn(
             stage.sft.params, stage.sft.config, train.lengths[-1], bool(settings.adapter.rank)
         ),
         peak_flops=peak_flops(devices_of(mesh)),
-        probe=None,
         every=Intervals(log=settings.every.log, held_out=0, probe=0, save=settings.every.save),
     )
     about = provenance(inputs, pairs.fingerprint, positions)
@@ -127,26 +116,17 @@ def learn(
     # Runs may share artifacts, and the processes of this run share the folder.
     with claim(folder, wait=True) if processes.is_first() else contextlib.nullcontext(), watch() as stopping:
         processes.told("claimed", str)
-        result = fit(
-            folder=folder,
-            run=run,
-            state=place(state, mesh),
-            frozen=frozen,
-            provenance=about,
-            keep=Keep(newest=1, every=0),
-            tensorboard=False,
-            stopping=stopping,
-        )
+        result = fit(folder, run, place(state, mesh), frozen, about, Keep(newest=1), False, stopping)
     if not result.complete:
         return None
     params = result.state.trainable
     return RoundModel(start.round + 1, params, fingerprint_of_params(params))
 
 
-def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[PromptPair]) -> list[EncodedPair]:
-    """The pairs with the model's own positions; those too long for a row are left out."""
+def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[PromptPair]) -> dict[int, PairExample]:
+    """The pairs by prompt, with the model's own positions; those too long for a row are left out."""
     positions = positions_for(stage.sft)
-    longest, encoded, left_out = stage.settings.train.lengths[-1], [], 0
+    longest, encoded, left_out = stage.settings.train.lengths[-1], {}, 0
     for pair in pairs.records:
         if pair.better is None or pair.worse is None:
             continue
@@ -154,10 +134,10 @@ def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[Promp
         better, worse = (
             example_of(stage.sft, prompt, answers[number], positions) for number in (pair.better, pair.worse)
         )
-        if max(len(better), len(worse)) > longest:
+        if len(example := PairExample(better, worse)) > longest:
             left_out += 1
         else:
-            encoded.append(EncodedPair(pair.prompt, better, worse))
+            encoded[pair.prompt] = example
     if left_out:
         say(f"train: left out {left_out} pairs longer than {longest} tokens")
     if not encoded:
@@ -167,13 +147,13 @@ def encode_pairs(stage: Stage, samples: Artifact[Answers], pairs: Artifact[Promp
 
 def score_reference(
     stage: Stage,
-    encoded: list[EncodedPair],
+    encoded: Mapping[int, PairExample],
     samples: Artifact[Answers],
     pairs: Artifact[PromptPair],
     reference: str,
 ) -> Artifact[ReferenceScore]:
     """Pasta-SFT's log-probabilities of all answers to learn from, computed once."""
-    train, form = stage.settings.train, scoring(stage.settings.train, stage.sft)
+    train, form, prompts = stage.settings.train, scoring(stage.settings.train, stage.sft), list(encoded)
     inputs = {
         "model": reference,
         "samples": samples.fingerprint,
@@ -193,13 +173,13 @@ def score_reference(
         )
 
     def compute(numbers: Sequence[int]) -> Iterator[tuple[int, ReferenceScore]]:
-        some = [encoded[number] for number in numbers]
+        some = [encoded[prompts[number]] for number in numbers]
         better, worse = scores([pair.better for pair in some]), scores([pair.worse for pair in some])
-        for number, pair, *values in zip(numbers, some, better, worse, strict=True):
-            yield number, ReferenceScore(pair.prompt, *values)
+        for number, *values in zip(numbers, better, worse, strict=True):
+            yield number, ReferenceScore(prompts[number], *values)
 
     def fits(number: int, record: ReferenceScore) -> bool:
-        return record.prompt == encoded[number].prompt
+        return record.prompt == prompts[number]
 
-    count = len(encoded)
+    count = len(prompts)
     return stage.artifacts.make(Step("reference", inputs, ReferenceScore, count, compute, count, fits))

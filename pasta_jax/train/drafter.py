@@ -241,7 +241,6 @@ def _fit(
     held_out = [begins_measured[at : at + size] for at in range(0, len(begins_measured) - size + 1, size)]
     training = Run(
         steps=steps,
-        accumulate=1,
         batch=of_step,
         held_out=tuple(batch(measured, rows) for rows in held_out or [begins_measured]),
         loss=drafter_loss(
@@ -250,8 +249,6 @@ def _fit(
         optimizer=optimizer,
         learning_rate=schedule(settings.train, steps),
         flops_per_token=6.0 * depth * (2 * inward.size + table.size),
-        peak_flops=None,
-        probe=None,
         every=Intervals(log=50, held_out=per_epoch, probe=0, save=per_epoch),
     )
     about = provenance(plain, fingerprints.of_bytes([train.label.tobytes(), train.hidden[:1000].tobytes()]), None)

@@ -111,16 +111,16 @@ class Run:
     """What a training run is, apart from its state."""
 
     steps: int
-    accumulate: int
     batch: Callable[[int, int], AnyBatch]  # batch(seed, step) -> host arrays
-    held_out: tuple[AnyBatch, ...]  # never trained on
     loss: Loss
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[int], jax.Array]  # of a step, for the metrics
     flops_per_token: float
-    peak_flops: float | None  # operations per second of all devices; None: unknown
-    probe: Callable[[Params, Params | None], dict[str, float]] | None  # probe(trainable, frozen) -> metrics
     every: Intervals
+    accumulate: int = 1
+    held_out: tuple[AnyBatch, ...] = ()  # never trained on
+    peak_flops: float | None = None  # operations per second of all devices; None: unknown
+    probe: Callable[[Params, Params | None], dict[str, float]] | None = None  # probe(trainable, frozen) -> metrics
 
 
 def train(

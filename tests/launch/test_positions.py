@@ -176,9 +176,9 @@ def run_preference(model: dict[str, str], folder: Path) -> None:
     samples = sample_round(stage, RoundModel(0, stage.trainable.params, "sft"), stage.sft)
     pairs = Artifact(folder, [PromptPair(number, 0, 1, (), (), ()) for number in range(len(samples.records))], "")
     tokenizer, positions = stage.sft.tokenizer, stage.sft.positions
-    for pair in encode_pairs(stage, samples, pairs):
-        for example, answer in zip((pair.better, pair.worse), samples.records[pair.prompt].answers, strict=True):
-            ids = [*tokenizer.chat([("user", stage.prompts[pair.prompt].instruction)]), *answer.ids]
+    for prompt, pair in encode_pairs(stage, samples, pairs).items():
+        for example, answer in zip((pair.better, pair.worse), samples.records[prompt].answers, strict=True):
+            ids = [*tokenizer.chat([("user", stage.prompts[prompt].instruction)]), *answer.ids]
             start = len(ids) - len(answer.ids)
             parts = structure(ids, tokenizer.tags, start, tokenizer.end_of_turn, positions, answer.ended)
             assert example.position.tolist() == parts.position.tolist()

@@ -211,7 +211,8 @@ def test_steps_depend_on_the_models_positions(config, folder):
     samples = Artifact(folder, [Answers(0, (forked, forked))], "")
     pairs = Artifact(folder, [PromptPair(0, 0, 1, (), (), ())], "")
     [here], [there] = (
-        learn.encode_pairs(dataclasses.replace(stage, sft=model), samples, pairs) for model in (stage.sft, moved)
+        learn.encode_pairs(dataclasses.replace(stage, sft=model), samples, pairs).values()
+        for model in (stage.sft, moved)
     )
     assert here.better.token.tolist() == there.better.token.tolist()
     assert here.better.position.tolist() != there.better.position.tolist()

@@ -47,15 +47,12 @@ def points(seed: int, step: int, rows: int = 12) -> dict:
 def run_of(**changes) -> Run:
     run = Run(
         steps=STEPS,
-        accumulate=1,
         batch=points,
         held_out=(points(99, 0), points(99, 1)),
         loss=loss,
         optimizer=new_optimizer(SETTINGS, STEPS),
         learning_rate=schedule(SETTINGS, STEPS),
         flops_per_token=10.0,
-        peak_flops=None,
-        probe=None,
         every=Intervals(log=1, held_out=4, probe=0, save=3),
     )
     return dataclasses.replace(run, **changes)
