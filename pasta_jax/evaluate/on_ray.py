@@ -1,20 +1,16 @@
 """An evaluation's answers by the workers of a Ray cluster: each loads a system's model and answers a few questions."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 
-from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.settings import System
 from pasta_jax.evaluate.systems import Compute, Task, as_named
 from pasta_jax.models.settings import MeshSettings
-from pasta_jax.models.sharding import decoding_mesh
-from pasta_jax.runs.ray import RaySettings, on_ray
-from pasta_jax.weights.model import Model
+from pasta_jax.runs.ray import RaySettings, together
 from pasta_jax.weights.settings import ModelSource
-from pasta_jax.weights.source import load
+from pasta_jax.weights.source import of_worker
 
 ROUNDS = 2  # a worker gets so many questions for each of its lanes at a time; a killed run repeats those
 
@@ -36,21 +32,12 @@ def on_workers(cluster: RaySettings, sources: Mapping[System, ModelSource], mesh
         size, sent = ROUNDS * task.config.lanes, dataclasses.replace(task, model=None)
         parts = [questions[first : first + size] for first in range(0, len(questions), size)]
         shares = [QuestionShare(sent, sources[task.system], mesh, part) for part in parts]
-        for _, outcome in on_ray(cluster, answers_to, shares):
-            if isinstance(outcome, PastaError):
-                raise outcome
-            yield from outcome
+        yield from together(cluster, answers_to, shares)
 
     return answers
 
 
 def answers_to(share: QuestionShare) -> list[SystemAnswer]:
     """The answers to a share, in a worker."""
-    task = as_named(dataclasses.replace(share.task, model=_model(share.source, share.mesh)))
+    task = as_named(dataclasses.replace(share.task, model=of_worker(share.source, share.mesh)))
     return [answer for _, answer in task.answers(share.questions)]
-
-
-@functools.lru_cache(maxsize=1)
-def _model(source: ModelSource, mesh: MeshSettings) -> Model:
-    """A worker's model, kept for the next share of the same system."""
-    return load(source, only_decoding=True, mesh=decoding_mesh(mesh))

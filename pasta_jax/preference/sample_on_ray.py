@@ -1,23 +1,20 @@
 """Answers sampled by the workers of a Ray cluster, which read the model from the folder of artifacts."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pasta_jax.data.pairs import Pair
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
-from pasta_jax.errors import PastaError
 from pasta_jax.models.settings import MeshSettings
-from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.stage import Stage
-from pasta_jax.runs.ray import on_ray
+from pasta_jax.runs.ray import together
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
-from pasta_jax.weights.source import load
+from pasta_jax.weights.source import of_worker
 
 ROUNDS = 2  # a worker gets prompts with about so many answers for each of its lanes at a time
 READY = "ready"  # an empty file beside a model that is written
@@ -57,23 +54,14 @@ def on_workers(
         PromptShare(source, stage.settings.mesh, {number: prompts[number] for number in part}, count, config, template)
         for part in parts
     ]
-    for _, outcome in on_ray(stage.settings.ray, answers_to, shares):
-        if isinstance(outcome, PastaError):
-            raise outcome
-        yield from outcome
+    yield from together(stage.settings.ray, answers_to, shares)
 
 
 def answers_to(share: PromptShare) -> Sequence[tuple[int, list[Candidate]]]:
     """The answers to a share, in a worker."""
-    model = _model(share.source, share.mesh)
+    model = of_worker(share.source, share.mesh)
     return list(sample(model, share.prompts, share.count, share.config, share.template))
 
 
 def _folder(stage: Stage, fingerprint: str) -> Path:
     return stage.artifacts.folder / f"model-{fingerprint[:16]}"
-
-
-@functools.lru_cache(maxsize=1)
-def _model(source: ModelSource, mesh: MeshSettings) -> Model:
-    """A worker's model, kept for the next share."""
-    return load(source, only_decoding=True, mesh=decoding_mesh(mesh))

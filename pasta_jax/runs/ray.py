@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Annotated, Any, TypeVar
 
@@ -16,6 +16,7 @@ from pasta_jax.files.validated import AboveZero, AtLeastZero, Count
 IN_ONE_PROCESS = "config.executor=ray: start one process, or leave the executor local in several"
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
+Item = TypeVar("Item")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,14 @@ def on_ray(
         while waiting:
             [done], waiting = ray.wait(waiting, num_returns=1)
             yield numbers.pop(done), outcome(ray, done)  # Ray keeps an outcome as long as anything refers to it
+
+
+def together(settings: RaySettings, compute: Callable[[Task], Iterable[Item]], tasks: Sequence[Task]) -> Iterator[Item]:
+    """What `compute` returns of all tasks, as they end; the first error ends them."""
+    for _, found in on_ray(settings, compute, tasks):
+        if isinstance(found, PastaError):
+            raise found
+        yield from found
 
 
 def outcome(ray: ModuleType, done: Any) -> Any:

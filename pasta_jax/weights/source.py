@@ -1,6 +1,7 @@
 """The source of a model as configs name it: weights, an adapter, and the positions it was trained with."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import jax
@@ -14,6 +15,8 @@ from pasta_jax.lang.structure import Positions
 from pasta_jax.models.kernels.cpu.calls import is_available
 from pasta_jax.models.kernels.cpu.huge_pages import on_large_pages
 from pasta_jax.models.parameters import Params
+from pasta_jax.models.settings import MeshSettings
+from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.progress import doing
 from pasta_jax.weights import card
@@ -56,6 +59,12 @@ def load(
         model = on_device(model, dtype, stacked, only_decoding, source.kernel, mesh)
         model = dataclasses.replace(model, params=with_bits(model.params, source.bits))
         return with_drafter(model, folder_of(source.drafter)) if source.drafter and only_decoding else model
+
+
+@functools.lru_cache(maxsize=1)
+def of_worker(source: ModelSource, mesh: MeshSettings) -> Model:
+    """The model that a worker of Ray decodes with, kept for its next task."""
+    return load(source, only_decoding=True, mesh=decoding_mesh(mesh))
 
 
 def folder_of(adapter: str) -> Path:

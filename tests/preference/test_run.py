@@ -18,7 +18,7 @@ from configs import preference as preference_config
 from pasta_jax.errors import PastaError
 from pasta_jax.files.workdir import claim
 from pasta_jax.lang.structure import Positions
-from pasta_jax.preference import learn, report, sample_on_ray, sweep
+from pasta_jax.preference import learn, report, sweep
 from pasta_jax.preference import run as pipeline
 from pasta_jax.preference.artifacts import Artifact
 from pasta_jax.preference.candidates import Candidate
@@ -28,6 +28,7 @@ from pasta_jax.preference.report import RunReport, realised
 from pasta_jax.preference.sample import Answers, decode_inputs, template
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
 from pasta_jax.preference.stage import RoundModel, open_stage
+from pasta_jax.runs import ray
 from pasta_jax.runs.settings import changed
 from pasta_jax.train.loss import log_probabilities
 from pasta_jax.train.trainable import scoring
@@ -103,13 +104,13 @@ def test_workers_of_ray_sample_what_this_process_does(config, whole, folder, mon
             yield number, compute(pickle.loads(pickle.dumps(piece)))
 
     monkeypatch.setattr(pipeline, "connected", lambda cluster: contextlib.nullcontext())
-    monkeypatch.setattr(sample_on_ray, "on_ray", on_ray)
+    monkeypatch.setattr(ray, "on_ray", on_ray)
     assert pipeline.run(other, folder / "ray") == whole
     assert set(sizes) == {1, 2}  # three answers to each prompt to sample from, and a block of two to compare
     for path in (folder / "whole/artifacts").glob("*.jsonl"):
         assert (folder / "ray/artifacts" / path.name).read_bytes() == path.read_bytes(), path.name
 
-    monkeypatch.setattr(sample_on_ray, "on_ray", lambda *_: iter([(0, PastaError("its worker was lost"))]))
+    monkeypatch.setattr(ray, "on_ray", lambda *_: iter([(0, PastaError("its worker was lost"))]))
     with pytest.raises(PastaError, match=r"^its worker was lost$"):
         pipeline.run(other, folder / "lost")
 
