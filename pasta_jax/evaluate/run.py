@@ -13,8 +13,9 @@ Answers are kept as soon as they are finished: the same command resumes a killed
 """
 
 import dataclasses
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
@@ -160,11 +161,11 @@ def judge_all(settings: EvaluateSettings, answers: Mapping[System, Sequence[Syst
     judges = {name: judge_of(name, settings, rules) for name in settings.judges}
     first_turns = {(one.prompts + SECOND_TURN, one.number): (one.prompt,) for one in answers["baseline"]}
 
-    def preferences(judge: Judge, pair: tuple[SystemAnswer, SystemAnswer]) -> dict[int, float]:
-        own, _ = pair
-        turns = *first_turns.get((own.prompts, own.number), ()), own.prompt
-        found = summary.preference(judge, "\n\n".join(turns), *pair)
-        return {} if found is None else {own.number: found}
+    def preferences(judge: Judge, pairs: Sequence[tuple[SystemAnswer, SystemAnswer]]) -> Iterator[dict[int, float]]:
+        for own, baseline in pairs:
+            turns = *first_turns.get((own.prompts, own.number), ()), own.prompt
+            found = summary.preference(judge, "\n\n".join(turns), own, baseline)
+            yield {} if found is None else {own.number: found}
 
     preferred: Preferences = {}
     for system, several in answers.items():
@@ -172,8 +173,7 @@ def judge_all(settings: EvaluateSettings, answers: Mapping[System, Sequence[Syst
         for prompts in dict.fromkeys(own.prompts for own, _ in pairs):
             some = [pair for pair in pairs if pair[0].prompts == prompts]
             for name, judge in judges.items():
-                own = (preferences(judge, pair) for pair in processes.share(some))
-                every = processes.gathered(own, len(some), dict[int, float])
+                every = processes.spread(some, functools.partial(preferences, judge), dict[int, float])
                 found = preferred.setdefault((prompts, system), {}).setdefault(name, {})
                 for one in track(every, f"{prompts}: {name} compares {system}", len(some)):
                     found |= one

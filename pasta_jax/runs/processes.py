@@ -210,21 +210,17 @@ def share(items: Sequence[Item]) -> Sequence[Item]:
     return items[number() :: count()]
 
 
-def spread(numbers: Sequence[int], compute: Callable[[Sequence[int]], Iterator[Result]], kind: Any) -> Iterator[Result]:
-    """What `compute` yields of all numbers, each process computing a share; see `gathered`."""
-    own = share(numbers)
-    return gathered(compute(own) if own else iter(()), len(numbers), kind)
-
-
-def gathered(own: Iterator[Item], total: int, kind: type[Item]) -> Iterator[Item]:
-    """In the first process the results of all, `total` of them, as they come; the others send theirs to it.
+def spread(items: Sequence[Item], compute: Callable[[Sequence[Item]], Iterator[Result]], kind: Any) -> Iterator[Result]:
+    """What `compute` yields of this process's share; in the first one also what the others send it, as it comes.
 
     All processes call it equally often. One may be at a later call than the first, which finds what that one sent then.
     """
+    mine = share(items)
+    own = compute(mine) if mine else iter(())
     if count() == 1:
         return own
     folder = f"{_SENT}/{next(_gatherings)}/"
-    return _received(own, total, kind, folder) if is_first() else _sent(own, folder)
+    return _received(own, len(items), kind, folder) if is_first() else _sent(own, folder)
 
 
 def _sent(own: Iterator[Item], folder: str) -> Iterator[Item]:
