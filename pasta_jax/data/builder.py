@@ -177,7 +177,8 @@ class Examples(Sequence[Example]):
         prompt, length = int(row["prompt_length"]), len(row["token"])
         if not 0 <= prompt <= length or any(len(row[name]) != length for name in VECTORS):
             raise PastaError(f"record {row['id']!r}: its vectors have different lengths")
-        if any(ids.size and not 0 <= ids.min() <= ids.max() < self._tokenizer.model_vocab for ids in _ids_of(row)):
+        parts = np.asarray(row["token"]), np.asarray(row["plain"])
+        if any(ids.size and not 0 <= ids.min() <= ids.max() < self._tokenizer.model_vocab for ids in parts):
             raise PastaError(f"record {row['id']!r}: has ids that {self._tokenizer.name} lacks")
         if self._tree and not self._strip:
             return prompt + len(to_tree(row["token"][prompt:], self._tokenizer.tags))
@@ -193,10 +194,6 @@ def _row(record: Record, tokenizer: Tokenizer) -> Row:
     return {"id": record.id, "prompt_length": np.int32(len(prompt)), "plain": plain} | {
         field.name: getattr(example, field.name) for field in dataclasses.fields(example)
     }
-
-
-def _ids_of(row: Row) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(row["token"]), np.asarray(row["plain"])
 
 
 def _about(folder: Path) -> About:

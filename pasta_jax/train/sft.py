@@ -9,7 +9,6 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from pasta_jax.data.batches import Feed
 from pasta_jax.decode.probe import probe
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.device import devices
@@ -27,7 +26,7 @@ from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
-from pasta_jax.train.settings import FreshSettings, SftSettings, SftTraining, parts_of, refuse_uneven_parts
+from pasta_jax.train.settings import FreshSettings, SftSettings, parts_of, refuse_uneven_parts
 from pasta_jax.train.sft_data import read_data
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
@@ -79,7 +78,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
     model = start.model
     with doing("reading the data"):
         data = read_data(settings, model.tokenizer)
-    steps = steps_of(settings.train, data.feed)
+    steps = settings.train.steps or data.feed.steps(settings.train.seed, settings.train.epochs)
     optimizer = new_optimizer(settings.train, steps)
     # The state takes over the memory of start.params.
     state = place(new_state(place(start.params, mesh), optimizer, settings.train.seed), mesh)
@@ -167,11 +166,6 @@ def fresh_model(settings: FreshSettings, seed: int) -> Model:
     # Norms, whose leaves are named `weight`, keep their ones.
     params = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key == "weight" else x * widen, params)
     return Model("fresh", config, params, tokenizer)
-
-
-def steps_of(settings: SftTraining, feed: Feed) -> int:
-    """The steps of a run: a number, or passes over the data."""
-    return settings.steps or feed.steps(settings.seed, settings.epochs)
 
 
 def probe_of(
