@@ -293,16 +293,12 @@ def test_twins_of_parallel_style_share_a_form_and_only_one_of_them_a_fact():
     pairs = parallel_twins()
     assert len(pairs) == 30
     for twin in pairs:
-        first, used, other = (set(re.findall(r"\w{3,}", part.text)) for part in chunks_of(twin))
+        chunks = [part for part in (*twin.dependent.parts, twin.independent.parts[-1]) if isinstance(part, Chunk)]
+        first, used, other = (set(re.findall(r"\w{3,}", chunk.text)) for chunk in chunks)
         assert (first & used) - other, twin.instruction
         names = {word for word in first & other if word[0].isupper() or word[0].isdigit()}
         assert names <= {"The", "She", "They", "You", "People"}
         assert twin.dependent.parts[:-1] == twin.independent.parts[:-1]
-
-
-def chunks_of(twin) -> list[Chunk]:
-    chunks = [part for part in twin.dependent.parts if isinstance(part, Chunk)]
-    return [*chunks, twin.independent.parts[-1]]
 
 
 def test_detection_figures():

@@ -223,13 +223,6 @@ def test_peers_are_refused_for_weights_that_they_would_not_read(monkeypatch, tmp
                 run(small(monkeypatch, tmp_path, model=model), with_peers=True)
 
 
-def test_the_train_report_counts_tokens(monkeypatch, tmp_path):
-    report = benchmark.train(small(monkeypatch, tmp_path), with_peers=False)
-    assert report["ms_per_step"].keys() == report["tokens_per_s"].keys() == {"ours"}
-    assert report["mfu"] == "unknown"
-    assert "ours_over_peer" not in json.loads(benchmark.as_json(report))
-
-
 @requires_dev("torch")
 @pytest.mark.extended
 def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, tmp_path):

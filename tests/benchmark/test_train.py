@@ -32,7 +32,8 @@ def test_steps_are_taken_over_what_is_trained(monkeypatch, rank):
     assert (size == whole) == (start.frozen is None) == (rank == 0)
     assert (report["rank"], report["ours_over_peer"]) == (rank, None)
     assert report["tokens_per_s"]["ours"] > 0
-    assert report["peak_gb"].keys() == {"ours"}
+    assert report["ms_per_step"].keys() == report["tokens_per_s"].keys() == report["peak_gb"].keys() == {"ours"}
+    assert report["mfu"] == "unknown"
 
 
 def test_operations_are_those_of_active_experts():

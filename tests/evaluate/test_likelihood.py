@@ -10,11 +10,11 @@ from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import likelihood
-from pasta_jax.evaluate.answers import Fed, SystemAnswer
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.settings import SkeletonOptions
 from pasta_jax.evaluate.systems import Task
 from pasta_jax.weights.rules import Rules
+from tests.evaluate.test_figures import answer
 from tests.helpers.models import uncached
 from tests.helpers.traces import tiny_model
 
@@ -27,20 +27,16 @@ def task(system: str, sequential: bool = True) -> Task:
     return Task(system, tiny_model(), template, DecodeConfig(lanes=1, rows=1), SkeletonOptions(), unmasked=0)
 
 
-def answer(question: Question, text: str, finished: bool) -> SystemAnswer:
-    return SystemAnswer(
-        question.prompts, question.number, question.text, text, text, False, None, finished,
-        1, len(text), 1, 1, (), 0, 0.0, 0.0, Fed((), (), ()),
-    )  # fmt: skip
-
-
 @pytest.fixture
 def read(tmp_path):
     tasks = [task("model", sequential=False), task("untagged"), task("baseline")]
 
     def read(tasks=tasks, questions=QUESTIONS):
         answers = {
-            system: [answer(one, text, system == "baseline") for one, text in zip(questions, texts, strict=True)]
+            system: [
+                answer(one.number, one.text, text=text, prompts=one.prompts, finished=system == "baseline")
+                for one, text in zip(questions, texts, strict=True)
+            ]
             for system, texts in TEXTS.items()
         }
         return likelihood.read_answers(tasks, answers, questions, tmp_path)

@@ -42,6 +42,11 @@ class Forked:
         self._process.join(0.02)
         return self._process.exitcode
 
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Until something is so, which must be before the end."""
+        while not until():
+            assert self.poll() is None, self.errors()
+
     def send_signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
 

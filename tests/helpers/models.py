@@ -33,6 +33,12 @@ SMALLEST = dataclasses.replace(TINY, embed=4, ff=4, head_dim=2, context=4096)
 TOY = dataclasses.replace(PRESETS["toy"], layers=2, global_every=2)  # a layer with a window and one without
 UNTIED = dataclasses.replace(TOY, tied_head=False)
 
+# One of another family, for the toy task's tokenizer.
+QWEN2 = dataclasses.replace(
+    TINY, layers=2, embed=16, ff=24, heads=2, head_dim=8, norm_eps=1e-5, activation="silu", tied_head=False,
+    qkv_bias=True, family="qwen2",
+)  # fmt: skip
+
 
 def random_params(config, seed: int, scale: float = 0.3, stacked: bool = False):
     """A parameter tree whose scale is large enough to reveal wrong masks, ropes or norms."""
@@ -75,6 +81,18 @@ def talkative(config: TransformerConfig, tokenizer, stacked: bool = False):
     for ids, factor in (([tags.promise], 10), ([tags.end_async, tags.sync], 7), ([tokenizer.end_of_turn], 6)):
         params["head"][ids] *= factor
     return params
+
+
+# Settings of preference runs from a babbler.
+BABBLING = {
+    "train.learning_rate": 1e-2,
+    "decoding.lanes": 2,
+    "decoding.rows": 2,
+    "evaluate.temperatures": (1.0,),  # its greedy answers are empty, before and after training
+    "request.max_tokens": 60,
+    "request.max_chunk_tokens": 12,
+    "score.efficiency": "parallelism",  # the baseline's answers are empty, so there is no speedup over them
+}
 
 
 def babbler() -> Model:

@@ -20,7 +20,6 @@ from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Entry
 from pasta_jax.judges.reward import learnt_from, load_reward_model, scorer
 from pasta_jax.judges.settings import AgreementSettings, RewardSettings, TrainJudgeSettings
-from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.runs.settings import changed
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train.pairs import PairExample, pair_batch
@@ -29,13 +28,10 @@ from pasta_jax.weights import card
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from tests.helpers.forked import Forked, command
-from tests.helpers.models import random_params
+from tests.helpers.models import QWEN2, random_params
 
 TOKENIZER = toy_tokenizer()
-QWEN2 = TransformerConfig(
-    vocab=TOKENIZER.model_vocab, layers=2, embed=32, ff=48, heads=2, kv_heads=1, head_dim=16, context=512,
-    rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=False, qkv_bias=True, family="qwen2",
-)  # fmt: skip
+CONFIG = dataclasses.replace(QWEN2, vocab=TOKENIZER.model_vocab, embed=32, ff=48, head_dim=16)
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 MODELS = [f"model-{n}" for n in range(10)]
 ITEMS = ["crow 3", "dove 5", "hawk 2", "wren 9", "swan 4"]
@@ -47,7 +43,7 @@ QUESTIONS = [f"birds {' '.join(some)}" for some in itertools.permutations(ITEMS,
 def folder(tmp_path_factory) -> Path:
     """A model, and verdicts that prefer answers with a seven, whatever their length."""
     folder = tmp_path_factory.mktemp("judge")
-    export_model(Model("mine", QWEN2, jax.device_put(random_params(QWEN2, 5)), TOKENIZER), folder / "mine")
+    export_model(Model("mine", CONFIG, jax.device_put(random_params(CONFIG, 5)), TOKENIZER), folder / "mine")
     made = card.Training("", 0, (MINE,), {}, "")
     card.write(folder / "mine", card.Card("model", "mine", None, TOKENIZER.tags.base, made))
     rng = np.random.default_rng(0)
@@ -64,13 +60,18 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
+def chosen(folder: Path) -> dict[str, object]:
+    """Values that differ from the tiny variant's."""
+    return {
+        "verdicts": str(folder / "results"), "judges": (JUDGE,), "model.preset": "", "model.path": str(folder / "mine"),
+        "hidden": 4, "pairs": 240, "measured": 60, "ranked": 20, "rows": 8, "lengths": (64, 128), "epochs": 2,
+        "save": 4, "adapter.rank": 8, "adapter.alpha": 16.0, "train.learning_rate": 1e-2, "train.warmup": 2,
+        "train.products": "float32",
+    }  # fmt: skip
+
+
 def settings(folder: Path, **changes) -> TrainJudgeSettings:
-    chosen = dict(
-        verdicts=str(folder / "results"), judges=(JUDGE,), model=dict(preset="", path=str(folder / "mine")),
-        hidden=4, pairs=240, measured=60, ranked=20, rows=8, lengths=(64, 128), epochs=2, save=4,
-        adapter=dict(rank=8, alpha=16.0), train=dict(learning_rate=1e-2, warmup=2, products="float32"),
-    )  # fmt: skip
-    return changed(changed(configs.train_judge.tiny(), **chosen), **changes)
+    return changed(changed(configs.train_judge.tiny(), **chosen(folder)), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_the_folder_scores_as_the_parameters_do(folder, tmp_path):
     start = training.load(changed(settings(folder)).model, settings(folder).adapter, 0, None)
     trained = {
         "adapter": jax.tree.map(lambda leaf: leaf + 0.01, start.params),
-        "score": jnp.asarray(np.random.default_rng(1).standard_normal(QWEN2.embed), jnp.float32),
+        "score": jnp.asarray(np.random.default_rng(1).standard_normal(CONFIG.embed), jnp.float32),
     }
     del trained["adapter"]["tag_rows"]
     trained["adapter"]["tag_rows"] = start.params["tag_rows"]
@@ -185,21 +186,14 @@ def test_a_question_is_judged_by_the_judge_of_its_fold_alone(folder, trained, tm
 
 @pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_judge(folder, trained):
-    changes = {
-        "verdicts": folder / "results", "judges": (JUDGE,), "model.preset": "", "model.path": folder / "mine",
-        "hidden": 4, "pairs": 240, "measured": 60, "ranked": 20, "rows": 8, "lengths": (64, 128), "epochs": 2,
-        "save": 4, "adapter.rank": 8, "adapter.alpha": 16.0, "train.learning_rate": 1e-2, "train.products": "float32",
-        "train.warmup": 2, "only": (1,),
-    }  # fmt: skip
-    flags = [f"--config.{name}={value}" for name, value in changes.items()]
+    flags = [f"--config.{name}={value}" for name, value in (chosen(folder) | {"only": (1,)}).items()]
     again = folder / "killed"
 
     def start() -> Forked:
         return command(folder, "train_judge", "--config=configs/train_judge.py:tiny", *flags, f"--workdir={again}")
 
     process = start()
-    while not (again / "fold-1/checkpoints/8").exists():
-        assert process.poll() is None, process.errors()
+    process.wait((again / "fold-1/checkpoints/8").exists)
     process.send_signal(signal.SIGKILL)
     process.finish(-signal.SIGKILL)
     start().finish()

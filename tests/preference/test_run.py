@@ -36,7 +36,7 @@ from pasta_jax.weights.adapter import describe, merge, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, load_model
 from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.settings import AdapterSettings
-from tests.helpers.models import babbler
+from tests.helpers.models import BABBLING, babbler
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 
@@ -56,11 +56,7 @@ def config(folder) -> PreferenceSettings:
         model=model,
         baseline=model,
         mesh={"data": 1},  # other tests cover meshes, which would only slow these down
-        train={"learning_rate": 1e-2},
-        decoding={"lanes": 2, "rows": 2},
-        evaluate={"temperatures": (1.0,)},  # its greedy answers are empty, before and after training
-        request={"max_tokens": 60, "max_chunk_tokens": 12},
-        score={"efficiency": "parallelism"},  # the baseline's answers are empty, so there is no speedup over them
+        **BABBLING,
     )
 
 

@@ -20,20 +20,9 @@ from pasta_jax.preference.settings import SweepSettings
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import export_model
 from tests import ROOT
-from tests.helpers.models import babbler
+from tests.helpers.models import BABBLING, babbler
 from tests.helpers.requires import requires_ray
 from tests.preference.test_sweep_table import row
-
-# As in test_run.py: a random model's greedy answers are empty, and so are those of its baseline.
-BABBLER = {
-    "train.learning_rate": 1e-2,
-    "decoding.lanes": 2,
-    "decoding.rows": 2,
-    "evaluate.temperatures": "(1.0,)",
-    "request.max_tokens": 60,
-    "request.max_chunk_tokens": 12,
-    "score.efficiency": "parallelism",
-}
 
 
 def tiny(path: Path, **changes: object) -> SweepSettings:
@@ -175,7 +164,7 @@ def test_a_sweep_on_ray_survives_a_killed_worker(tmp_path):
     export_model(babbler(), tmp_path / "model")
     workdir, killed, stop = tmp_path / "sweep", [], threading.Event()
     weights = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-    base = dict.fromkeys(("model.path", "baseline.path"), tmp_path / "model") | BABBLER
+    base = dict.fromkeys(("model.path", "baseline.path"), tmp_path / "model") | BABBLING
     flags = [f"--config.base.{key}={value}" for key, value in base.items()]
     flags += [f"--config.choices=({weights},)", "--config.executor=ray", "--config.ray.workers=2"]
     killer = threading.Thread(target=kill_first, args=(workdir / "points", killed, stop))

@@ -17,7 +17,7 @@ from pasta_jax.runs import processes as hosts
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import export_model
 from tests.helpers.forked import Forked, command
-from tests.helpers.models import babbler
+from tests.helpers.models import BABBLING, babbler
 
 STEPS = 16
 FLAGS = [
@@ -60,12 +60,10 @@ def hear(address: str, number: int) -> None:
 
 def start_preference(workdir: Path, model: Path, processes: int) -> list[Forked]:
     """The processes of a preference run from a model that forks, closes and stops often."""
-    flags = ["--config=configs/preference.py:tiny", f"--config.model.path={model}", f"--config.baseline.path={model}"]
-    flags += ["--config.decoding.lanes=2", "--config.decoding.rows=2", "--config.evaluate.temperatures=(1.0,)"]
-    flags += ["--config.request.max_tokens=60", "--config.request.max_chunk_tokens=12", "--config.sample.block=4"]
-    flags += ["--config.score.efficiency=parallelism", "--config.train.learning_rate=1e-3"]
-    flags += [f"--config.mesh.data={processes}"]
-    flags += ["--config.loss.loss=dpo"]  # does not multiply the rounding of log-probabilities of hundreds of nats
+    changes = BABBLING | {"model.path": model, "baseline.path": model, "sample.block": 4, "mesh.data": processes}
+    # DPO does not multiply the rounding of log-probabilities of hundreds of nats.
+    changes |= {"train.learning_rate": 1e-3, "loss.loss": "dpo"}
+    flags = ["--config=configs/preference.py:tiny", *(f"--config.{name}={value}" for name, value in changes.items())]
     return start_all(workdir.parent, "preference", [*flags, f"--workdir={workdir}"], processes)
 
 
@@ -86,8 +84,7 @@ def wait_for_step(process: Forked, workdir: Path, step: int) -> None:
 
 def wait_for_lines(process: Forked, folder: Path, pattern: str, lines: int) -> None:
     """Until a file has so many lines."""
-    while not any(path.read_text().count("\n") >= lines for path in folder.glob(pattern)):
-        assert process.poll() is None, process.errors()
+    process.wait(lambda: any(path.read_text().count("\n") >= lines for path in folder.glob(pattern)))
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The whole of teaching on a random model of another family: what it writes, and that a killed run ends the same."""
 
+import dataclasses
 import json
 import operator
 import shlex
@@ -18,7 +19,6 @@ from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data import sources
 from pasta_jax.data.prompt_sets import no_fork
 from pasta_jax.errors import PastaError
-from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.transformer import causal, trunk
 from pasta_jax.runs.settings import changed
 from pasta_jax.teaching import plan, prompts, run
@@ -31,13 +31,10 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 from tests.helpers.forked import Forked, command
-from tests.helpers.models import random_params
+from tests.helpers.models import QWEN2, random_params
 
 TOKENIZER = toy_tokenizer()
-QWEN2 = TransformerConfig(
-    vocab=TOKENIZER.model_vocab, layers=2, embed=16, ff=24, heads=2, kv_heads=1, head_dim=8, context=512,
-    rope=Rope(10_000.0), norm_eps=1e-5, activation="silu", tied_head=False, qkv_bias=True, family="qwen2",
-)  # fmt: skip
+CONFIG = dataclasses.replace(QWEN2, vocab=TOKENIZER.model_vocab)
 QUESTIONS = [f"Name {number} things." for number in range(2, 14)]
 WEIGHTS = "adapter_model.safetensors"
 
@@ -46,12 +43,12 @@ WEIGHTS = "adapter_model.safetensors"
 def folder(tmp_path_factory) -> Path:
     """A user's model that ends its turn often, and their prompts."""
     folder = tmp_path_factory.mktemp("teach")
-    params = random_params(QWEN2, 5)
+    params = random_params(CONFIG, 5)
     ids = np.asarray([TOKENIZER.chat([("user", QUESTIONS[0])])])
     place = np.arange(ids.shape[1])[None]
-    hidden_E = np.asarray(trunk(params, QWEN2, ids, place, causal(place), place)[0])[0].mean(0)
+    hidden_E = np.asarray(trunk(params, CONFIG, ids, place, causal(place), place)[0])[0].mean(0)
     params["head"][TOKENIZER.end_of_turn] = 6 * hidden_E / np.sum(hidden_E**2)
-    export_model(Model("mine", QWEN2, jax.device_put(params), TOKENIZER), folder / "mine")
+    export_model(Model("mine", CONFIG, jax.device_put(params), TOKENIZER), folder / "mine")
     lines = "".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS)
     (folder / "mine.jsonl").write_text(lines)
     return folder
@@ -140,8 +137,7 @@ def test_a_preference_round_starts_from_the_adapter_and_the_evaluation_then_read
 def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole, places):
     killed = f"killed{len(places)}"
     process = start(folder, killed)
-    while "answers\n" not in process.errors():
-        assert process.poll() is None, process.errors()
+    process.wait(lambda: "answers\n" in process.errors())
     process.send_signal(signal.SIGINT)  # ends a stage that keeps its answers as it goes, and not after hours
     process.finish(130)
     assert not (folder / killed / "answers.jsonl").exists()

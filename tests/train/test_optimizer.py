@@ -19,15 +19,11 @@ from tests.helpers.models import UNTIED, random_params
 STEPS, SETTINGS = 10, TrainingSettings(learning_rate=0.1, weight_decay=0.5)
 
 
-def trees():
-    params = jax.device_put(random_params(UNTIED, seed=0))
-    return {"params": params, "adapter": new_adapter(params, AdapterSettings(2, 2.0), TagIds(256), seed=0)}
-
-
 @pytest.mark.parametrize("name", ["params", "adapter"])
 def test_decay_applies_to_kernels_and_adapters_only(name):
     """With a gradient of zero, only decay changes a weight."""
-    tree = trees()[name]
+    params = jax.device_put(random_params(UNTIED, seed=0))
+    tree = params if name == "params" else new_adapter(params, AdapterSettings(2, 2.0), TagIds(256), seed=0)
     optimizer = new_optimizer(SETTINGS, STEPS)
 
     @jax.jit

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,12 +50,6 @@ def assert_equal(ours: Path, theirs: Path, atol: float = 0.0) -> None:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=atol, err_msg=name)
 
 
-def wait(process: Forked, until: Callable[[], bool]) -> None:
-    while process.poll() is None and not until():
-        time.sleep(0.01)
-    assert process.poll() is None, f"it ended before it could be stopped: {process.errors()}"
-
-
 def has_step(workdir: Path, step: int) -> bool:
     return any(line["step"] >= step for line in lines(workdir))
 
@@ -92,7 +84,7 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, w
     workdir = folder / "killed"
     step = random.SystemRandom().randrange(2, 11)
     process = start(workdir)
-    wait(process, lambda: has_step(workdir, step))
+    process.wait(lambda: has_step(workdir, step))
     process.send_signal(signal.SIGKILL)
     process.finish(-signal.SIGKILL)
     assert not (workdir / "model").exists()
@@ -105,13 +97,13 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one(folder, w
 def test_signals_save_and_end_with_their_exit_codes(folder, whole):
     workdir, flag = folder / "stopped", "--config.every.save=0"
     process = start(workdir, flag)
-    wait(process, lambda: has_step(workdir, 3))
+    process.wait(lambda: has_step(workdir, 3))
     process.send_signal(signal.SIGINT)
     process.finish(130)
     assert "saved; rerun the command to resume" in process.errors()
     assert lines(workdir)[-1]["step"] < 12
     process = start(workdir, flag)
-    wait(process, lambda: "resuming from step" in process.errors())
+    process.wait(lambda: "resuming from step" in process.errors())
     process.send_signal(signal.SIGTERM)
     process.finish(143)
     assert "saved; rerun the command to resume" in process.errors()
@@ -186,7 +178,6 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train__epochs": 3}, "set either steps or epochs"),
         ({"data__toy": ""}, "set either records="),
         ({"data__toy_seed": 0}, r"config\.data\.toy_seed 0: its problems are held out"),
         ({"data__lengths": (8,)}, "fits into 8 tokens"),
