@@ -196,8 +196,11 @@ def train(settings: BenchmarkSettings, with_peers: bool) -> Report:
 
 def sampling(settings: BenchmarkSettings) -> Report:
     """Tokens per second of several answers to each of many prompts, by lanes; a preference round starts with these."""
-    config, model = settings.sampling, load_or_make(settings)
+    config = settings.sampling
     prompts = [pair for pair in read(config.source) if isinstance(pair, Pair)]
+    if not prompts:
+        raise PastaError(f"config.sampling.source: {config.source} has no usable record; name another")
+    model = load_or_make(settings)
     request = Request((), config.max_tokens, sequential=False, rules=Rules(temperature=1.0, seed=config.seed))
     by_lanes = {}
     for lanes in config.lanes:

@@ -10,7 +10,7 @@ import pytest
 
 from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark import run as benchmark
-from pasta_jax.benchmark.settings import BenchmarkSettings, StepBenchmark, TrainBenchmark
+from pasta_jax.benchmark.settings import BenchmarkSettings, SamplingBenchmark, StepBenchmark, TrainBenchmark
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
@@ -267,6 +267,14 @@ def test_sampling_counts_every_answer_at_every_number_of_lanes(monkeypatch, tmp_
     for lanes in report["lanes"].values():
         assert lanes["answers"] <= lanes["tokens"] <= 6 * lanes["answers"] + lanes["answers"]
         assert lanes["hours_of_2000_prompts"] >= 0
+
+
+def test_a_source_without_a_prompt_is_refused_before_a_model_is_loaded(monkeypatch, tmp_path):
+    (tmp_path / "none.jsonl").write_text('{"instruction": 1}\n')
+    monkeypatch.setattr(benchmark, "load_or_make", pytest.fail)
+    settings = BenchmarkSettings(sampling=SamplingBenchmark(source=str(tmp_path / "none.jsonl")))
+    with pytest.raises(PastaError, match=r"^config\.sampling\.source: .*none\.jsonl has no usable record"):
+        benchmark.sampling(settings)
 
 
 def test_settings_out_of_range_are_refused(monkeypatch, tmp_path):
