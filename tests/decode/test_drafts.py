@@ -112,7 +112,9 @@ def proposing():
     return spec, jax.jit(functools.partial(propose, spec=spec))
 
 
-def drafts_after(main: list[int], chunk: list[int] | None = None, allowed: bool = True, price: float = 0) -> list[int]:
+def drafts_after(
+    main: list[int], chunk: list[int] | None = None, allowed: bool = True, price: float = 0, limit: int = 80
+) -> list[int]:
     """What is drafted if main, or if there is a chunk, that feeds its last id next. `price`: of the second row."""
     spec, proposes = proposing()
     state = empty_state(talkative().config, 1, 80, jnp.float32, False, drafts=spec.drafts)
@@ -125,7 +127,7 @@ def drafts_after(main: list[int], chunk: list[int] | None = None, allowed: bool 
     threads = put(state.threads, (0, 0), status=LIVE, token=main[-1] if chunk is None else TAGS.sync)
     if chunk is not None:
         threads = put(threads, (0, 1), status=LIVE, token=chunk[-1])
-    request = put(state.request, (0,), limit=80)
+    request = put(state.request, (0,), limit=limit)
     drafts = proposes(dataclasses.replace(put(state, (0,), live=True), pool=pool, threads=threads, request=request))
     return drafts.token[0, : int(drafts.count[0])].tolist()
 
@@ -137,6 +139,7 @@ def test_what_followed_the_longest_run_of_the_same_ids_is_drafted():
     assert drafts_after([97, 98, 5, 97, 98, 6, 97, 98]) == [6, 97]  # the latest
     assert drafts_after([97, 98, 5, 99, 98, 6, 97, 98]) == [5, 99, 98, 6, 97]  # the longest
     assert drafts_after([*range(1, 20), 1]) == [2, 3, 4, 5, 6, 7, 8]  # at most as many as a step has rows
+    assert drafts_after([*range(1, 20), 1], limit=23) == [2, 3, 4]  # and as the answer may have
     assert drafts_after([97, 98, 3, 4, 5]) == []
     # A list's next number, and the promise after it; a promise's length and its topic are main's own.
     listed = [10, 49, 46, TAGS.promise, 97, close(3), 10, 50, 46, TAGS.promise]
