@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import html
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -26,7 +25,7 @@ from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
 from pasta_jax.fields.types import schema_of
 from pasta_jax.files.hub import is_id
-from pasta_jax.files.validated import Lanes, Threads
+from pasta_jax.files.validated import Lanes, Threads, require_unicode
 from pasta_jax.models.config import PRESETS
 from pasta_jax.progress import break_silence
 from pasta_jax.runs import settings
@@ -134,6 +133,8 @@ def load_model(
     for key, path in named.items():
         if not isinstance(path, str | os.PathLike | None):
             raise PastaError(f"{key} {path!r}: expected a path or a name")
+    if not isinstance(mesh, Mesh | None):
+        raise PastaError(f"mesh {mesh!r}: expected what make_mesh returns")
     given |= {key: "" if path is None else os.fspath(path) for key, path in named.items()}
     given |= {"policy": policy, "constant": constant}
     source = settings.read(given | {"dtype": dtype or "auto", "kernel": kernel}, ModelSource, "load_model")
@@ -213,7 +214,7 @@ def fill(
     """
     chosen, single = settings.read(options, FillOptions, "fill"), isinstance(context, str)
     contexts = _texts(model, [context] if single else context, "fill.context")
-    _require_unicode(chosen.system + chosen.instruction, "fill.system or fill.instruction")
+    require_unicode(chosen.system + chosen.instruction, "fill.system or fill.instruction")
     form = form_of(schema_of(fields))
     with _compiling_is_announced():
         filled = sorted(fill_all(model, contexts, form, chosen, after or {}), key=lambda one: one.index)
@@ -226,7 +227,7 @@ def ask(model: Model, context: str, questions: Sequence[str], **options: object)
         raise PastaError(f"ask.{unused[0]}: is an option of fill alone; leave it out")
     chosen = settings.read(options, FillOptions, "ask")
     [context], questions = _texts(model, [context], "ask.context"), _texts(model, questions, "ask.questions")
-    _require_unicode(chosen.system, "ask.system")
+    require_unicode(chosen.system, "ask.system")
     with _compiling_is_announced():
         return ask_all(model, context, questions, chosen)
 
@@ -239,14 +240,8 @@ def _texts(model: Model, values: object, name: str) -> list[str]:
     for text in (values := list(values)):
         if not isinstance(text, str):
             raise PastaError(f"{name}: expected text, got {type(text).__name__}")
-        _require_unicode(text, name)
+        require_unicode(text, name)
     return values
-
-
-def _require_unicode(text: str, name: str) -> None:
-    """Refuse halves of pairs, which no tokenizer can read: a cut-off escape in JSON, or bytes of a file's name."""
-    if re.search("[\ud800-\udfff]", text):
-        raise PastaError(f"{name}: not valid Unicode; correct it")
 
 
 def _require_model(model: object) -> None:
@@ -308,7 +303,7 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
             raise PastaError("the text is blank; write a question")
         if not chat:
             _refuse_system(system)
-            _require_unicode(prompt, "the text")
+            require_unicode(prompt, "the text")
             return model.tokenizer.prompt_ids(prompt), prompt
         messages = [("user", prompt)]
     elif hasattr(prompt, "__len__") and all(isinstance(item, Integral) for item in prompt):
@@ -325,7 +320,7 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
     if system and messages[0][0] != "system":
         messages = [("system", system), *messages]
     for role, text in messages:
-        _require_unicode(text, f"the {role} message")
+        require_unicode(text, f"the {role} message")
     return model.tokenizer.chat(messages), messages[-1][1]
 
 

@@ -265,5 +265,7 @@ def test_a_model_that_is_neither_preset_nor_file_is_refused(tmp_path):
         pasta.load_model(None)
     with pytest.raises(pasta.PastaError, match=r"load_model\.dtype: unknown value 'int8'; choose from auto"):
         pasta.load_model("smollm2_135m", dtype="int8")
+    with pytest.raises(pasta.PastaError, match="mesh 5: expected what make_mesh returns"):
+        pasta.load_model("smollm2_135m", mesh=5)
     with pytest.raises(pasta.PastaError, match=r"config\.json"):
         pasta.load_model(tmp_path)

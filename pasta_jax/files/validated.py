@@ -93,6 +93,12 @@ def parse_json(content: bytes | str, name: str, fix: str, line: int | None = Non
     return value
 
 
+def require_unicode(text: str, name: str) -> None:
+    """Refuse halves of pairs, which no tokenizer can read: a cut-off escape in JSON, or bytes of a file's name."""
+    if re.search("[\ud800-\udfff]", text):
+        raise PastaError(f"{name}: not valid Unicode; correct it")
+
+
 def typed(value: Any, cls: type[Value], name: str, fix: str) -> Value:
     """Plain data as a type, for example a dataclass whose fields are annotated with ranges; other keys are ignored."""
     try:

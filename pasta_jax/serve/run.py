@@ -22,7 +22,7 @@ from pasta_jax.serve.reload import reloader
 from pasta_jax.serve.server import bound, key_from, serve, url_of
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import ServeSettings
-from pasta_jax.weights.beside import Beside, with_adapters
+from pasta_jax.weights.beside import Beside, require_loadable, with_adapters
 from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.source import load
 
@@ -62,6 +62,7 @@ def opened(settings: ServeSettings) -> tuple[Service, Callable[[], None] | None]
             f"set config.model.adapter to '', and add 'own={merged}' to config.adapters to serve it too"
         )
     mesh = decoding_mesh(settings.mesh)
+    require_loadable(settings.adapters, mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
     own = template_for(settings, model.positions, model.defaults)
     name = settings.name or model.name

@@ -1,12 +1,12 @@
 """`pasta.teach`: the whole of launch.teach as one function."""
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import write_whole
+from pasta_jax.files.validated import require_unicode
 from pasta_jax.models.config import PRESETS
 from pasta_jax.runs.settings import changed
 from pasta_jax.teaching import prompts as chosen
@@ -34,19 +34,25 @@ def teach(
         raise PastaError(f"teach: workdir {workdir!r}: expected a path")
     name, folder = os.fspath(model), Path(workdir)
     source = ModelSource(preset=name) if name in PRESETS else ModelSource(path=name)
-    file = "" if prompts is None else prompts
+    file, lines = "" if prompts is None else prompts, None
     if not isinstance(file, str | os.PathLike):
-        texts = list(file) if isinstance(file, Iterable) else []
-        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise PastaError("teach: prompts must be texts that are not blank; pass at least one")
-        if half := [text for text in texts if re.search("[\ud800-\udfff]", text)]:
-            raise PastaError(f"teach: prompt {ascii(half[0])[:60]}: not valid Unicode; correct it")
+        file, lines = folder / "given.jsonl", _lines(file)
+    asked = changed(TeachSettings(source), "teach", **{"prompts.file": os.fspath(file)} | settings)
+    if lines is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        file, lines = folder / "given.jsonl", chosen.of_prompts(texts)
         if (folder / PROMPTS).exists() and file.exists() and file.read_text("utf-8") != lines:
             raise PastaError(f"{folder}: was started with other prompts; use another workdir, or the same prompts")
         write_whole(file, lines)
-    asked = changed(TeachSettings(source), "teach", **{"prompts.file": os.fspath(file)} | settings)
     adapter = run.run(asked, folder)
     assert adapter is not None  # nothing stops it
     return adapter
+
+
+def _lines(prompts: object) -> str:
+    """Prompts as the lines of a file."""
+    texts = list(prompts) if isinstance(prompts, Iterable) else []
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise PastaError("teach: prompts must be texts that are not blank; pass at least one")
+    for text in texts:
+        require_unicode(text, f"teach: prompt {ascii(text)[:60]}")
+    return chosen.of_prompts(texts)

@@ -154,11 +154,7 @@ def train(
         clock.lap(int(report.loss.tokens))
         values = means(report.loss.parts)
         values["grad_norm"] = float(report.grad_norm)  # NaN where the loss, that before the update, is still finite
-        for name in ("loss", "grad_norm"):
-            if not np.isfinite(values.get(name, 0.0)):
-                raise PastaError(
-                    f"step {number}: {name} is {values[name]}; lower the learning rate or raise warmup, and start over"
-                )
+        _require_finite(number, {name: values.get(name, 0.0) for name in ("loss", "grad_norm")})
         if _due(number, run.every.log, run.steps):
             values["learning_rate"] = float(run.learning_rate(number - 1))
             metrics.write(number, values | clock.speed(run.flops_per_token, run.peak_flops))
@@ -177,7 +173,9 @@ def train(
         if measure_due:
             with doing("measuring the held-out loss"):
                 losses = held_out(measure, state.trainable, frozen, map(place, run.held_out))
-            metrics.write(step, {f"held_out/{name}": value for name, value in losses.items()})
+            losses = {f"held_out/{name}": value for name, value in losses.items()}
+            _require_finite(step, losses)  # after the last step, nothing else would tell
+            metrics.write(step, losses)
         if probe_due:
             with doing("answering held-out prompts"):
                 probed = run.probe(state.trainable, frozen)
@@ -189,6 +187,12 @@ def train(
     checkpoints.save(step, state)
     checkpoints.wait()
     return state
+
+
+def _require_finite(step: int, values: dict[str, float]) -> None:
+    for name, value in values.items():
+        if not np.isfinite(value):
+            raise PastaError(f"step {step}: {name} is {value}; lower the learning rate or raise warmup, and start over")
 
 
 class _Clock:

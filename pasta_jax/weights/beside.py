@@ -3,10 +3,12 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
@@ -35,17 +37,10 @@ class Beside:
 
 def with_adapters(model: Model, named: Sequence[str]) -> tuple[Model, tuple[Beside, ...]]:
     """A model to decode with, with adapters `name=path` beside its weights; all must share one position policy."""
+    require_loadable(named, mesh_of(model.params))
     if not named:
         return model, ()
-    if mesh_of(model.params) is not None:
-        raise PastaError("config.adapters: on one device only; leave config.mesh, or serve each adapter by itself")
-    loaded, about = [], []
-    for number, text in enumerate(named, 1):
-        adapter, one = _read(text, number, model)
-        if one.name in (other.name for other in about):
-            raise PastaError(f"config.adapters: {one.name!r} twice; give each its own name")
-        loaded.append(adapter)
-        about.append(one)
+    loaded, about = zip(*(_read(text, number, model) for number, text in enumerate(named, 1)), strict=True)
     positions = model.positions
     for one in about:
         if one.positions is not None and positions is not None and not one.positions.matches(positions):
@@ -55,6 +50,15 @@ def with_adapters(model: Model, named: Sequence[str]) -> tuple[Model, tuple[Besi
             )
         positions = positions or one.positions
     return dataclasses.replace(model, params=_beside(model, loaded), positions=positions), tuple(about)
+
+
+def require_loadable(named: Sequence[str], mesh: Mesh | None) -> None:
+    """Refuse what no model on these devices could have beside its weights; before a model is loaded, say."""
+    if named and mesh is not None:
+        raise PastaError("config.adapters: on one device only; leave config.mesh, or serve each adapter by itself")
+    names = [_named(text)[0] for text in named]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise PastaError(f"config.adapters: {twice[0]!r} twice; give each its own name")
 
 
 def exchanged(model: Model, text: str, old: Beside) -> tuple[Model, Beside]:
@@ -101,13 +105,18 @@ def exchanged(model: Model, text: str, old: Beside) -> tuple[Model, Beside]:
     return dataclasses.replace(model, params=params), new
 
 
-def _read(text: str, number: int, model: Model) -> tuple[Params, Beside]:
-    """The arrays of an adapter `name=path`, on the host, and what there is to know of it."""
+def _named(text: str) -> tuple[str, Path]:
+    """The name and the folder of an adapter `name=path`."""
     name, _, path = text.partition("=")
     if not re.fullmatch(r"[\w.-]+", name) or not path:
         raise PastaError(f"config.adapters: {text!r} is no name=path; write one, as mine=runs/mine")
+    return name, folder_of(path)
+
+
+def _read(text: str, number: int, model: Model) -> tuple[Params, Beside]:
+    """The arrays of an adapter `name=path`, on the host, and what there is to know of it."""
+    name, folder = _named(text)
     with doing(f"loading {name}"):
-        folder = folder_of(path)
         adapter, record = load_adapter(folder, model)
         adapter = jax.tree.map(np.asarray, adapter)
         fingerprint = fingerprints.of_bytes(leaf.tobytes() for leaf in jax.tree.leaves(adapter))

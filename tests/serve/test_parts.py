@@ -187,21 +187,17 @@ def test_a_client_that_leaves_while_a_function_is_chosen_cancels_the_choice():
     service.requests_for.assert_called_once()
 
 
-def test_adapters_beside_a_merged_one_are_refused_before_anything_is_loaded():
-    settings = ServeSettings(ModelSource("", path="nowhere", adapter="pasta"), adapters=("fast=pasta",))
-    with pytest.raises(
-        PastaError, match=r"^config\.adapters: .*config\.model\.adapter='pasta'.*; set .* to ''"
-    ) as refused:
-        opened(settings)
-    assert "\n" not in str(refused.value)
-
-
-def test_text_fields_apply_where_no_function_is_called():
-    tools = b'"tools": [{"type": "function", "function": {"name": "f"}}]'
-    body = b'{"messages": [{"role": "user", "content": "a"}], %s, "tool_choice": "%s", "stop": "x"}'
-    assert read_body(body % (tools, b"none"), "chat").stops == ("x",)
-    with pytest.raises(Refusal, match="applies to text, not to fields"):
-        read_body(body % (tools, b"auto"), "chat")
+@pytest.mark.parametrize(
+    ("merged", "beside", "message"),
+    [
+        ("pasta", ("fast=pasta",), r"^config\.adapters: .*config\.model\.adapter='pasta'.*; set .* to ''[^\n]*$"),
+        ("", ("pasta",), "no name=path"),
+        ("", ("a=pasta", "a=pasta"), "'a' twice"),
+    ],
+)
+def test_adapters_that_cannot_be_are_refused_before_anything_is_loaded(merged, beside, message):
+    with pytest.raises(PastaError, match=message):
+        opened(ServeSettings(ModelSource("", path="nowhere", adapter=merged), adapters=beside))
 
 
 def scored(token: np.ndarray, text: tuple[str, ...], in_topic: np.ndarray) -> Mock:

@@ -155,3 +155,11 @@ def test_smollm2_answers_with_what_a_tool_returned():
         {"role": "user", "content": "get_age returned: Ada is 36 years old."},
     ]
     assert answer.choices[0].message.content == pasta.generate(model, words, max_tokens=30, sequential=True).text
+
+
+def test_text_fields_apply_where_no_function_is_called():
+    tools = b'"tools": [{"type": "function", "function": {"name": "f"}}]'
+    body = b'{"messages": [{"role": "user", "content": "a"}], %s, "tool_choice": "%s", "stop": "x"}'
+    assert read_body(body % (tools, b"none"), "chat").stops == ("x",)
+    with pytest.raises(Refusal, match="applies to text, not to fields"):
+        read_body(body % (tools, b"auto"), "chat")

@@ -262,6 +262,9 @@ def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_
     for texts, message in (([" "], "not blank"), ([], "at least one"), (5, "must be texts"), (["\ud83d"], "Unicode")):
         with pytest.raises(PastaError, match=message):
             pasta.teach("smollm2_135m", texts, tmp_path)
+    with pytest.raises(PastaError, match=r"training\.unknown"):
+        pasta.teach(folder / "mine", QUESTIONS, tmp_path / "new", **{"training.unknown": 3})
+    assert not (tmp_path / "new").exists()
     (tmp_path / "prompts.jsonl").touch()  # chosen from them
     with pytest.raises(PastaError, match="was started with other prompts"):
         pasta.teach(folder / "mine", QUESTIONS[1:], tmp_path)

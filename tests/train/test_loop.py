@@ -192,6 +192,14 @@ def test_a_gradient_that_is_not_a_number_stops_the_run_before_anything_is_saved(
     assert not [*(tmp_path / "checkpoints").glob("[0-9]*")]
 
 
+def test_a_last_step_that_breaks_the_weights_is_no_result(tmp_path):
+    broken = optax.sgd(float("inf"))
+    first = new_state({"kernel": jnp.zeros(3)}, broken, seed=5)
+    with pytest.raises(PastaError, match=r"step 1: held_out/loss is (inf|nan)"):
+        fit_in(tmp_path, first=first, steps=1, optimizer=broken, learning_rate=lambda step: jnp.inf)
+    assert not [*(tmp_path / "checkpoints").glob("[0-9]*")]
+
+
 def test_the_state_is_donated():
     """No second copy of weights and moments in a step."""
     state, optimizer = fresh(), optax.sgd(0.1)
