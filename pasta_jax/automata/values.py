@@ -154,6 +154,8 @@ def matching(pattern: str) -> tuple[Automaton, float]:
     inner = pattern[begins : len(pattern) - ends]
     if (begins or ends) and "|" in inner and not _is_group(inner):
         raise PastaError("pattern: alternatives beside ^ or $ are ambiguous; put them into a group, as ^(a|b)$")
+    if anchor := re.search("[$^]", _bare(inner)):
+        raise PastaError(f"pattern: {anchor[0]} within it; write them around all of it alone, as ^(a|b)$")
     inner = _PARTS.sub(_for_all_readers, inner)
     content, seconds = untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}")
     return pruned(_quoted(content)), seconds
@@ -178,12 +180,17 @@ def _for_all_readers(part: re.Match[str]) -> str:
 
 def _is_group(text: str) -> bool:
     """Whether a | stands only within groups or classes of characters."""
-    bare, depth = re.sub(_CLASS, "", re.sub(r"\\.", "x", text, flags=re.DOTALL)), 0
-    for character in bare:
+    depth = 0
+    for character in _bare(text):
         depth += {"(": 1, ")": -1}.get(character, 0)
         if character == "|" and depth <= 0:
             return False
     return True
+
+
+def _bare(text: str) -> str:
+    """An expression without escapes and classes of characters."""
+    return re.sub(_CLASS, "", re.sub(r"\\.", "x", text, flags=re.DOTALL))
 
 
 def _quoted(content: Automaton) -> Automaton:

@@ -117,6 +117,13 @@ def test_classes_may_hold_what_separates_alternatives():
         values.matching("." * 1001)
 
 
+@pytest.mark.parametrize("pattern", ["a$|b", "^(a$|b)$", "(^$|^x)", "a^b", r"^a$\n", "^^a$"])
+def test_anchors_within_a_pattern_are_refused_by_name(pattern):
+    """The first accepted "b" alone."""
+    with pytest.raises(PastaError, match=r"pattern: [$^] within it"):
+        values.matching(pattern)
+
+
 def test_a_hyphen_before_a_set_of_characters_stands_for_itself():
     """As JavaScript reads it; Python refuses it. It is no range up to the [ that begins our form of the set."""
     for pattern, plain in (
