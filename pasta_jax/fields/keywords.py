@@ -122,7 +122,12 @@ def both(one: dict[str, Any], other: dict[str, Any], key: str, place: str) -> di
     for name in one.keys() & beside.keys() - IGNORED:
         if one[name] != beside[name]:
             raise PastaError(f"{place}: {name}: stated twice, also beside {key}; state it once")
-    return one | beside
+    merged, required = one | beside, [*_list(one.get("required")), *_list(beside.get("required"))]
+    return merged | {"required": required} if required else merged
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def shown(value: Any) -> str:

@@ -144,6 +144,10 @@ def test_values_are_not_drafted_and_are_those_without_drafts(monkeypatch):
         ({"const": math.inf}, "the schema: no JSON"),
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "allOf"),
         ({"type": ["object", "null"], "properties": {"a": {"const": 1}}, "required": ["a", "b"]}, 'required "b"'),
+        (
+            {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "allOf": [{"required": ["b"]}]},
+            'required "b"',
+        ),
         ({"type": "integer", "minimum": 5, "allOf": [{"minimum": 0}]}, "minimum: stated twice, also beside allOf"),
         ({"$ref": "#/$defs/x", "minimum": -9, "$defs": {"x": {"type": "integer", "minimum": 0}}}, "beside \\$ref"),
         (
