@@ -1,5 +1,6 @@
 """JSON Schema of what `fill` accepts: Python types, mappings of names to them, pydantic models, or a schema itself."""
 
+import datetime
 import re
 import sys
 import typing
@@ -30,6 +31,8 @@ _MARKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "enum"), _is_list),
     "const": lambda value: True,
 }
+# With a time zone, as formats have them; to msgspec, those that may lack it are any text.
+_TIMES = {datetime.datetime: "date-time", datetime.time: "time"}
 _JSON = (str, int, float, type(None), list, Mapping)
 
 
@@ -52,13 +55,18 @@ def _schema(fields: Any) -> Schema:
         if fields.flags != re.UNICODE:
             raise PastaError(f"fields: {fields!r}: flags have no place in a schema; write them into the expression")
         return {"type": "string", "pattern": fields.pattern}
+    for kind, name in _TIMES.items():
+        if fields is kind:
+            return {"type": "string", "format": name}
+    if typing.get_origin(fields) in (typing.Required, typing.NotRequired):  # of a TypedDict: all keys are written
+        return _schema(typing.get_args(fields)[0])
     try:
         parts = list(_parts(fields, set()))
         if any(map(_is_pydantic, parts)):  # this package doesn't import it
             return sys.modules["pydantic"].TypeAdapter(fields).json_schema()
-        _refuse_unread(parts)
         if typing.is_typeddict(fields):  # msgspec doesn't keep their order
             return _object(typing.get_type_hints(fields, include_extras=True))
+        _refuse_unread(parts)
         return msgspec.json.schema(fields)
     except (TypeError, NameError, RuntimeError) as error:
         if isinstance(error, RecursionError):
@@ -110,8 +118,17 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _refuse_unread(parts: list[Any]) -> None:
-    """Refuse what stands in Annotated for another reader, as pydantic's bounds do outside its models."""
+    """Refuse open times, and what Annotated says to another reader, as pydantic's bounds do outside its models."""
+    open_ = dict.fromkeys(_TIMES, 0)
     for part in parts:
         for said in getattr(part, "__metadata__", ()):
             if not isinstance(said, msgspec.Meta):
                 raise PastaError(f"fields: {said!r}: is not read in Annotated; write msgspec.Meta, or a pydantic model")
+            if said.tz and part.__origin__ in list(_TIMES):
+                open_[part.__origin__] -= 1
+        for kind in _TIMES:
+            open_[kind] += part is kind
+    for kind, count in open_.items():
+        if count:
+            name = f"datetime.{kind.__name__}"
+            raise PastaError(f"fields: {name}: write Annotated[{name}, msgspec.Meta(tz=True)] within another type")

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import enum
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, Required, TypedDict
 
 import msgspec
 import pytest
@@ -46,6 +46,12 @@ class Typed(TypedDict):
 class Keywords(TypedDict):
     type: Literal["a", "b"]
     enum: str
+
+
+class Partly(TypedDict, total=False):
+    when: NotRequired[datetime.time]
+    at: datetime.datetime
+    who: Required[str]
 
 
 class Within(TypedDict):
@@ -109,6 +115,21 @@ def test_a_field_may_have_the_name_of_a_keyword():
         ({"type": ["string", "null"], "maxLength": 3}, ["the value"]),
     ):
         assert [leaf.name for leaf in form_of(schema_of(fields)).leaves] == names
+
+
+def test_times_have_a_zone_and_are_no_other_text():
+    """To msgspec, a time that may lack its zone is any text. All keys of a TypedDict are written."""
+    leaves = form_of(schema_of(Partly)).leaves
+    assert [leaf.name for leaf in leaves] == ["when", "at", "who"]
+    assert [leaf.automaton.walk(b'"x') < 0 for leaf in leaves] == [True, True, False]
+    assert leaves[0].automaton.walk(b'"12:00:00Z"') >= 0
+    zoned = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+    [leaf] = form_of(schema_of({"x": list[zoned] | None})).leaves
+    assert leaf.automaton.walk(b'["x') < 0 <= leaf.automaton.walk(b'["2')
+    inner = dataclasses.make_dataclass("inner", [("at", datetime.datetime), ("end", zoned)])
+    for fields in (inner, {"x": datetime.datetime | None}, list[datetime.time]):
+        with pytest.raises(PastaError, match=r"fields: datetime\.\w+: write Annotated"):
+            schema_of(fields)
 
 
 def test_what_a_type_says_to_others_is_refused_or_read():
