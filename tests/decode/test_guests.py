@@ -170,19 +170,21 @@ def test_as_many_guests_as_ids_have_threads():
 
 
 def test_guests_that_begin_beside_drafts_leave_room_for_their_step(monkeypatch):
-    """If a step fits no size of the loop, that never ends."""
+    """If a step fits no size of the loop, that never ends. Alone, in the same loop, nothing is drafted or copied."""
     model, rng = toy(), random.Random(0)
     config = DecodeConfig(lanes=3, rows=8, slots=512, packed=(3, 8), forks="admitted", draft="lookup")
-    spec = loop_spec(model, config, 512, sequential=False, guests=room_for([]))
+    spec = loop_spec(model, config, 512, sequential=False, guests=room_for([]), extras=True)
     loop = DeviceLoop(model, spec, 3, 512, prices=np.ones(len(spec.sizes), np.float32))
-    for number in range(2):  # of few ids, which are easily guessed
-        ids = tuple(rng.choice([5, 6, 7]) for _ in range(40))
-        loop.submit(number, Request(ids, 300, sequential=True), 1)
+    ids = tuple(rng.choice([5, 6, 7]) for _ in range(40))  # few, which are easily guessed
+    one = Request(ids, 300, sequential=True, bias=((5, 4.0), (6, 4.0)), scored=True)
+    requests = dict(enumerate([one, one.with_rules(temperature=1.0, frequency_penalty=0.1)]))  # of one prompt
+    for number, request in requests.items():
+        loop.submit(number, request, 1)
     for _ in range(25):
         list(loop.round())
-    shared = tuple(rng.randrange(256) for _ in range(70))
-    asks = [Ask((*shared, *(rng.randrange(256) for _ in range(20)))) for _ in range(5)]
-    loop.submit(9, request_of(asks, dataclasses.replace(template(0, 1.0), scored=False)), 1)
+    asks = [Ask((*ids, *(rng.randrange(256) for _ in range(60)))) for _ in range(5)]
+    requests[9] = dataclasses.replace(request_of(asks, template(0, 1.0, penalty=0.5)), bias=((7, 3.0),))
+    loop.submit(9, requests[9], 1)
     run, had_drafts = loop._run, []
 
     def fitting(steps: int) -> None:
@@ -195,6 +197,28 @@ def test_guests_that_begin_beside_drafts_leave_room_for_their_step(monkeypatch):
         list(loop.round())
     assert any(had_drafts)
     assert len(loop.running) == 3
+    results: dict[int, Result] = {}
+    while 9 not in results:
+        results |= {item.request: item for item in loop.round() if isinstance(item, Result)}
+    results |= {number: loop.cancel(number) for number in loop.running}
+    assert all(results[number].copied == len(ids) for number in (1, 9))
+    assert any(result.drafts_kept for result in results.values())
+    loop._may_copy = False
+    for number, request in requests.items():
+        most = request.max_tokens if request.guests else len(results[number].trace.token)
+        loop.submit(number, dataclasses.replace(request, max_tokens=most, drafts=False), 64)
+        while loop.is_busy:
+            alone = [item for item in loop.round() if isinstance(item, Result)]
+        assert_alike(results[number], alone[-1])
+
+
+def assert_alike(result: Result, alone: Result) -> None:
+    """Equal tokens, with log-probabilities that differ by what other orders of sums make of them."""
+    assert result.trace.thread_ids(0) == alone.trace.thread_ids(0)
+    assert [guest.ids for guest in result.guests] == [guest.ids for guest in alone.guests]
+    pairs = zip((result, *result.guests), (alone, *alone.guests), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose([s.own for s in one.scores], [s.own for s in other.scores], atol=1e-4)
 
 
 def test_threads_of_others_are_refused_without_a_row_for_them():

@@ -12,6 +12,7 @@ from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
+from pasta_jax.fields.threads import Ask, request_of
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.cpu import library as kernels
@@ -65,18 +66,25 @@ def held(form: str) -> Model:
     return base()
 
 
-def requests(count: int, adapters: int) -> list[Request]:
+def requests(count: int, adapters: int, guests: bool = False) -> list[Request]:
+    """With biases and penalties, and for each adapter one with `guests`."""
     rng = random.Random(3)
     rules = [Rules(temperature=1.0, seed=seed, max_topic_tokens=3, max_chunk_tokens=9) for seed in range(count)]
     prompts = [tuple(rng.choices(range(97, 123), k=rng.choice([5, 20]))) for _ in range(count)]
-    return [
+    asked = [
         Request(prompt, 50, sequential=n % 6 == 5, rules=rules[n], scored=True, adapter=n % (adapters + 1))
         for n, prompt in enumerate(prompts)
     ]
+    asked = [dataclasses.replace(one, bias=((98, 2.0), (99, -3.0)) * (n % 2)) for n, one in enumerate(asked)]
+    asked = [one.with_rules(frequency_penalty=0.5 * (n % 3), top_p=1 - 0.1 * (n % 2)) for n, one in enumerate(asked)]
+    asks = [Ask((*prompts[0], *own)) for own in (b"a", b"bcd")]
+    own = [dataclasses.replace(one, max_tokens=9) for one in asked[: adapters + 1]]
+    return asked + [request_of(asks, one) for one in own] * guests
 
 
 def told(result: Result) -> tuple:
-    return result.trace.token.tolist(), result.trace.thread.tolist(), [score and score.own for score in result.scores]
+    scores = [*result.scores, *(score for guest in result.guests for score in guest.scores)]
+    return result.trace.token.tolist(), result.trace.thread.tolist(), [score and score.own for score in scores]
 
 
 def assert_told(result: Result, expected: Result, most: float) -> None:
@@ -89,7 +97,7 @@ def assert_told(result: Result, expected: Result, most: float) -> None:
 def test_an_adapter_beside_equals_it_merged(folders):
     together, about = with_adapters(base(), named(folders, "one", "two", "three"))
     assert [(one.name, one.number) for one in about] == [("one", 1), ("two", 2), ("three", 3)]
-    asked = requests(16, 3)
+    asked = requests(16, 3, guests=True)
     answers = generate(together, asked, PACKED)
     for one in about:
         adapter, record = lora.load_adapter(folders[one.name], base())
