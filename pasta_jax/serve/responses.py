@@ -224,7 +224,7 @@ class ResponseWriter:
         of = usage([self._choice])
         return {
             "input_tokens": of["prompt_tokens"],
-            "input_tokens_details": of["prompt_tokens_details"],
+            "input_tokens_details": of["prompt_tokens_details"] | {"cache_write_tokens": 0},  # OpenAI bills for these
             "output_tokens": of["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": of["total_tokens"],
