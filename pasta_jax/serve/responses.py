@@ -275,6 +275,8 @@ class ResponseWriter:
 
     def finish(self) -> Iterator[bytes]:
         """The events after the last token."""
+        if not self._items:  # clients read the first one's text
+            self._main = yield from self._begin({"thread": 0})
         for item in self._items:
             if item.status == "in_progress":
                 cut_off = item is not self._main or self._choice.finish_reason != "stop"

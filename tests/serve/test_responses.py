@@ -14,7 +14,7 @@ from pasta_jax.serve.choice import Choice
 from pasta_jax.serve.responses import ResponseBody, ResponseWriter
 from pasta_jax.tokenizers.tokenizer import Detokenizer
 from tests.helpers.serving import Server
-from tests.helpers.traces import TOKENIZER, random_traces
+from tests.helpers.traces import TOKENIZER, random_traces, traced
 
 KEY = "a key of this test"
 QUESTION = [{"role": "user", "content": "two birds"}]
@@ -128,6 +128,17 @@ def test_items_have_their_own_tokens_and_all_text_where_an_answer_is_cut_off_wit
         assert all(trace.thread[number] == thread for thread, number in at)
         silent = trace.in_topic | trace.tags.is_tag(trace.token)
         assert [number for _, number in at] == [number for number in trace.order().tolist() if not silent[number]]
+
+
+def test_an_empty_answer_is_one_item_without_text():
+    """As `response.output[0].content[0].text` is read."""
+    trace = dataclasses.replace(traced([[TOKENIZER.end_of_turn]])[0], rounds=((0, 0.0),))
+    choice = Choice(TOKENIZER.tags, (), threads=True)
+    writer = ResponseWriter("toy", ResponseBody("why?"), Request((), 1, sequential=False), choice, TOKENIZER)
+    assert choice.finish(Result(0, trace.program().strip(), trace.finish_reason, trace)) == []
+    assert len(list(writer.finish())) == 5  # it begins, and ends
+    [item] = writer.whole()["output"]
+    assert (item["status"], item["content"][0]["text"], item["pasta"]) == ("completed", "", {"thread": 0})
 
 
 def test_the_clients_own_accumulation_of_a_stream_is_the_response(client):
