@@ -13,7 +13,7 @@ from pasta_jax.decode.extras import BIASES, TOP
 from pasta_jax.decode.stop_texts import Stops, stop_texts
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Bias, Count, Penalty, Positive, Share, located, parse_json
-from pasta_jax.serve.structured import ResponseFormat, Structure, Tool, ToolChoice, structure_of
+from pasta_jax.serve.structured import NamedTool, ResponseFormat, Structure, Tool, ToolChoice, structure_of
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.tokenizers.tools import ARGUMENTS, NAME, RESULT
 from pasta_jax.weights.rules import MODELS_OWN, Given, optional
@@ -214,13 +214,20 @@ def read_body(content: bytes, kind: Kind) -> Body:
     neutral = {name: values for name, values in NEUTRAL.items() if kind == "text" or name not in STRUCTURE}
     body = checked(content, Body, neutral | {"prompt" if kind == "chat" else "messages": ()}, IGNORED)
     if body.extension.threads and body.stops:
-        raise Refusal("stop: applies to the text in reading order, not to threads; drop stop or pasta.threads")
+        problem = "applies to the text in reading order, not to threads; drop stop or pasta.threads"
+        raise Refusal(f"stop: {problem}", param="stop")
     if body.logprobs not in (None, False, True) and kind == "chat":
         raise Refusal("logprobs: true or false here; top_logprobs is their number", param="logprobs")
     if body.top_logprobs and not (body.logprobs and kind == "chat"):
         raise Refusal("top_logprobs: needs logprobs, of chat completions; set it to true", param="top_logprobs")
     if body.stops and body.has_fields:
         raise Refusal("stop: applies to text, not to fields; leave it out", param="stop")
+    named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
+    if not body.tools and (named is not None or body.tool_choice == "required"):
+        raise Refusal("tool_choice: without tools; add them", param="tool_choice")
+    if named is not None and named not in [tool.function.name for tool in body.tools]:
+        problem = f"{named!r:.60} is none of the tools; name one of them"
+        raise Refusal(f"tool_choice: {problem}", param="tool_choice")
     if body.stream_options is not None and not body.stream:
         raise Refusal("stream_options: applies to streams; set stream to true or leave it out", param="stream_options")
     return body

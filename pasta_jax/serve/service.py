@@ -60,7 +60,8 @@ class Service:
         ids, text = self._prompt(body, kind, structure)
         sequential = body.extension.sequential
         if sequential is not None:
-            require_rows(decoding, sequential)
+            with blamed(None, "pasta"):
+                require_rows(decoding, sequential)
         base = dataclasses.replace(
             template,
             prompt_ids=ids,
@@ -103,7 +104,8 @@ class Service:
                 return tuple(tokenizer.chat(messages)), messages[-1][1]
         prompt = prompt_of(body)
         if isinstance(prompt, str):
-            return tuple(tokenizer.prompt_ids(prompt)), prompt
+            with blamed(None, "prompt"):
+                return tuple(tokenizer.prompt_ids(prompt)), prompt
         for id in prompt:
             if id >= tokenizer.vocab_size or tokenizer.tags.is_tag(id):
                 raise Refusal(f"prompt: id {id} is no id of a text of this model", param="prompt")

@@ -172,11 +172,7 @@ def structure_of(
         names = [choice.function.name] if isinstance(choice, NamedTool) else choice
         if choice == "required":
             names = list(by_name)
-        if unknown := [name for name in names if name not in by_name]:
-            raise PastaError(f"tool_choice: {unknown[0]!r} is none of the tools; name one of them")
         return Structure(tuple(_call(by_name[name]) for name in names), forks)
-    if isinstance(choice, NamedTool) or choice == "required":
-        raise PastaError("tool_choice: without tools; add them")
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":

@@ -57,3 +57,18 @@ def test_completions_and_responses_have_them_too(http):
         Response.model_validate(whole(http, "responses", asked))
         for event in events(http, "responses", asked):
             EVENTS[event["type"]].model_validate(event)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("chat/completions", ASK | {"tool_choice": "required"}, "tool_choice"),
+        ("chat/completions", ASK | {"tool_choice": NAMED}, "tool_choice"),
+        ("chat/completions", ASK | {"tools": TOOLS[1:], "tool_choice": NAMED}, "tool_choice"),
+        ("chat/completions", ASK | {"stop": "x", "pasta": {"threads": True}}, "stop"),
+        ("responses", {"input": "who?", "top_logprobs": 2, "include": []}, "top_logprobs"),
+    ],
+)
+def test_a_refusal_names_the_field_that_is_wrong(http, path, body, field):
+    refused = http.post(path, json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
