@@ -97,6 +97,7 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
 
 async def with_tool(service: Service, body: Body, request: Request) -> tuple[Body, Choice]:
     """The body with a tool choice that the model made: likeliest name first, in a short answer of its own."""
+    service.count_of(body)  # too many are refused before anything is decoded
     several = body.parallel_tool_calls is not False and len(body.tools) > 1
     picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice, several)
     own = dict(n=1, temperature=0.0, logprobs=None, max_tokens=structured.PICK_TOKENS, max_completion_tokens=None)

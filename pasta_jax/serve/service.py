@@ -47,16 +47,21 @@ class Service:
             raise Refusal(f"model {name!r}: not served here; use {names}", 404, "model_not_found", param="model")
         return templates[name]
 
+    def count_of(self, body: Body) -> int:
+        """How many answers a body asks for; more than there may be are refused."""
+        count, limits = body.n or 1, self.settings.limits
+        if count > limits.choices:
+            raise Refusal(f"n: {count}, at most {limits.choices} here; send several requests", param="n")
+        if count > (room := self.settings.decoding.lanes + limits.queue):
+            raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
+        return count
+
     def requests_for(self, body: Body, kind: Kind, structure: Structure | None = None) -> list[Request]:
         """One request for each answer that a body asks for. Reads the whole prompt, so call it in a thread."""
         template = self.template_of(body.model)
         if template.adapter:
             record().adapter = body.model.removeprefix(f"{self.name}:")
-        count, decoding, limits = body.n or 1, self.settings.decoding, self.settings.limits
-        if count > limits.choices:
-            raise Refusal(f"n: {count}, at most {limits.choices} here; send several requests", param="n")
-        if count > (room := decoding.lanes + limits.queue):
-            raise Refusal(f"n: {count}, but this server has room for {room}; send several requests", param="n")
+        count, decoding, limits = self.count_of(body), self.settings.decoding, self.settings.limits
         ids, text = self._prompt(body, kind, structure)
         sequential = body.extension.sequential
         if sequential is not None:

@@ -72,3 +72,14 @@ def test_completions_and_responses_have_them_too(http):
 def test_a_refusal_names_the_field_that_is_wrong(http, path, body, field):
     refused = http.post(path, json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
+
+
+def test_too_many_answers_are_refused_before_a_function_is_chosen(http):
+    def chosen() -> list[str]:
+        lines = http.get(str(http.base_url).replace("/v1/", "/metrics")).text.splitlines()
+        return [line for line in lines if line.startswith("pasta_answers_total{")]
+
+    before = chosen()
+    refused = http.post("chat/completions", json=ASK | {"tools": TOOLS, "n": 9})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+    assert chosen() == before
