@@ -138,6 +138,8 @@ async def content_of(request: Request, limits: Limits) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # what a form of another site can send without asking is none
         raise Refusal("content-type: must be application/json", 415)
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refusal("content-encoding: is not supported; send the body as it is", 415)
     too_large = Refusal(f"the body: has more than {limits.body_bytes:,} bytes; shorten it", 413, "body_too_large")
     if int(request.headers.get("content-length", 0)) > limits.body_bytes:
         raise too_large

@@ -1,5 +1,6 @@
 """What a client of OpenAI's own servers relies on: every field of its types, and errors that name the field."""
 
+import gzip
 import json
 import typing
 from collections.abc import Iterator
@@ -83,3 +84,11 @@ def test_too_many_answers_are_refused_before_a_function_is_chosen(http):
     refused = http.post("chat/completions", json=ASK | {"tools": TOOLS, "n": 9})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
     assert chosen() == before
+
+
+def test_a_compressed_body_is_refused_as_such(http):
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    refused = http.post("chat/completions", content=gzip.compress(json.dumps(ASK).encode()), headers=headers)
+    assert refused.status_code == 415
+    assert refused.json()["error"]["message"].startswith("content-encoding: ")
+    assert http.post("completions", json={"prompt": "a"}, headers={"Content-Encoding": "identity"}).status_code == 200
