@@ -49,6 +49,8 @@ class Guard:
                 message = message | {"headers": [*message["headers"], (b"x-request-id", record.id.encode())]}
             await send(message)
 
+        if (path := scope["path"].rstrip("/")) in KNOWN:  # a redirect would name a replica, or leave a proxy's TLS
+            scope = scope | {"path": path}
         path = scope["path"] if scope["path"] in KNOWN else "other"
         try:
             self._check(scope)

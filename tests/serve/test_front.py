@@ -170,6 +170,20 @@ def test_what_a_client_sends_names_no_other_host_and_carries_no_key():
     assert not any("authorization" in request.headers for request in seen)
 
 
+def test_a_slash_at_the_end_of_a_path_leads_to_no_redirect():
+    """Which would name the replica's own address, that no client can use."""
+    seen = []
+
+    def handler(number: int, request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.url.path)
+        return httpx2.Response(200)
+
+    asked = [("POST", "/v1/responses/", BODY), ("POST", "/v1/x/", BODY), ("GET", "/metrics/", None)]
+    *_, metrics = ask(handler, *asked)
+    assert seen[:2] == ["/v1/responses", "/v1/x/"]
+    assert 'pasta_requests_total{path="/v1/responses",status="200"}' in metrics.text
+
+
 def test_a_clients_trace_goes_on_in_the_replica():
     seen = []
 
