@@ -28,7 +28,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "modalities": (None, ["text"]),
     "moderation": (None,),
-    "prediction": (None,),
     "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
     "tool_choice": (None, "none", "auto"),
@@ -38,8 +37,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 STRUCTURE = ("response_format", "tools", "tool_choice")  # which only chat completions have
 # Fields that change no answer here.
 IGNORED = {
-    "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning_effort",
-    "safety_identifier", "service_tier", "store", "user", "verbosity",
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
 }  # fmt: skip
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -96,10 +96,15 @@ class ResponseBody:
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
     text: TextOptions | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Alternatives | None = None
     seed: Seed | None = None  # ours: the Responses API has none
     pasta: Extension | None = None
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it includes log-probabilities. The content of reasoning would be that of items that never come."""
+        return "message.output_text.logprobs" in (self.include or ())
 
     def as_chat(self) -> Body:
         """The same request to chat completions."""
@@ -119,7 +124,7 @@ class ResponseBody:
             max_completion_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            logprobs=bool(self.include),
+            logprobs=self.is_scored,
             top_logprobs=self.top_logprobs,
             seed=self.seed,
             pasta=self.pasta,
@@ -144,7 +149,7 @@ def read_response_body(content: bytes) -> ResponseBody:
     body = checked(content, ResponseBody, NEUTRAL, IGNORED | {"reasoning"})
     if not body.input:
         raise Refusal("input: missing or empty; write a question", param="input")
-    if body.top_logprobs and not body.include:
+    if body.top_logprobs and not body.is_scored:
         fix = "set it to ['message.output_text.logprobs']"
         raise Refusal(f"top_logprobs: needs include; {fix}", param="top_logprobs")
     wanted = body.text and body.text.format

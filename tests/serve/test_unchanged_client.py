@@ -92,3 +92,13 @@ def test_a_compressed_body_is_refused_as_such(http):
     assert refused.status_code == 415
     assert refused.json()["error"]["message"].startswith("content-encoding: ")
     assert http.post("completions", json={"prompt": "a"}, headers={"Content-Encoding": "identity"}).status_code == 200
+
+
+def test_what_changes_no_answer_is_taken(http):
+    predicted = {"prediction": {"type": "content", "content": "who?"}}
+    answers = [whole(http, "chat/completions", ASK | more)["choices"][0]["message"] for more in ({}, predicted)]
+    assert answers[0] == answers[1]
+    asked = {"input": "who?", "max_output_tokens": 2, "include": ["reasoning.encrypted_content"]}
+    assert whole(http, "responses", asked)["output"][0]["content"][0]["logprobs"] == []
+    refused = http.post("responses", json=asked | {"top_logprobs": 2})
+    assert refused.json()["error"]["param"] == "top_logprobs"
