@@ -139,7 +139,10 @@ class Examples(Sequence[Example]):
             )
         if not self.about.counts.get(split):
             splits = ", ".join(split for split, count in self.about.counts.items() if count)
-            raise PastaError(f"{folder}: no split {split!r}, only {splits}; set --config.data.held_out=0 to do without")
+            fix = "set --config.data.held_out=0 to do without"
+            if split == "train":  # of a few records, all may be held out
+                fix = "annotate more answers, or again with --config.validation_percent=0"
+            raise PastaError(f"{folder}: no split {split!r}, only {splits}; {fix}")
         self._tokenizer, self._strip, self._positions, self._tree = tokenizer, strip_tags, positions, tree
         tfds = _import_tfds()
         try:

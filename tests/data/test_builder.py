@@ -71,6 +71,13 @@ def test_splits_and_lengths(folder):
         examples(folder, "test")
 
 
+@pytest.mark.parametrize(("there", "fix"), [("train", "data.held_out=0"), ("validation", "validation_percent=0")])
+def test_a_split_without_records_has_a_fix_of_its_own(tmp_path, there, fix):
+    write(tmp_path / "set", [record for record in RECORDS if record.split == there], TOKENIZER)
+    with pytest.raises(PastaError, match=rf"no split .*, only {there}; .*{fix}"):
+        examples(tmp_path / "set", {"train": "validation", "validation": "train"}[there])
+
+
 def test_writing_is_reproducible_and_replaces_an_older_dataset(folder, tmp_path):
     assert is_current(folder, RECORDS, TOKENIZER)
     assert not is_current(folder, RECORDS[1:], TOKENIZER)
