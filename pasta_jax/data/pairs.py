@@ -6,6 +6,7 @@ import json
 
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
 SPEAKERS |= {"bing": "assistant", "bard": "assistant", "model": "assistant", "chatbot": "assistant", "system": "system"}
+SPEAKERS |= {"developer": "system"}  # as OpenAI calls it
 UNANSWERED = {"turns", "instruction_id_list"}  # fields of records that may lack an answer: MT-bench's, IFEval's
 ANSWERS_OF = "answers of "  # begins the source of what launch.decode wrote
 FORMATS = "instruction and output, question and response, prompt and text, conversations, or messages"
@@ -102,8 +103,10 @@ def _texts(row: object) -> tuple[str, str, str]:
     if "question" in row:
         return _text(row, "system_prompt", ""), _text(row, "question"), _text(row, "response")
     if "instruction" in row:
-        instruction, more = _text(row, "instruction"), _text(row, "input", "")
-        return "", f"{instruction}\n\n{more}" if more.strip() else instruction, _text(row, "output")
+        if isinstance(earlier := row.get("history"), list) and earlier:  # of LLaMA-Factory: the turns before this one
+            return "", *_exchange(earlier[0])
+        asked = _text(row, "instruction"), _text(row, "input", "")
+        return "", "\n\n".join(text for text in asked if text.strip()), _text(row, "output")
     names = ", ".join(sorted(map(str, row))[:5])[:80] or "none"
     raise _Invalid(f"a record must have the fields {FORMATS}", f"its fields: {names}")
 
@@ -121,12 +124,14 @@ def _turns(turns: list[object], speaker_field: str, text_field: str) -> tuple[st
             raise _Invalid("a turn must be an object with fields", f"turn {number} is {_kind(turn)}")
         name, text = turn.get(speaker_field), turn.get(text_field)
         if not isinstance(name, str) or name not in SPEAKERS:
-            reason = f"a turn's {speaker_field} must be human, gpt or system"
-            raise _Invalid(reason, f"turn {number} has {ascii(name)[:40]}")
+            names = "human, gpt or system" if speaker_field == "from" else "user, assistant or system"
+            raise _Invalid(f"a turn's {speaker_field} must be {names}", f"turn {number} has {ascii(name)[:40]}")
+        if calls(turn):
+            raise _Invalid("an answer must not call functions", f"turn {number} does")
         if not isinstance(text, str):
             raise _Invalid(f"a turn's {text_field} must be a string", f"turn {number} has {_kind(text)}")
         messages.append((SPEAKERS[name], text))
-        if len(messages) > 2:
+        if len(messages) == 2 + (messages[0][0] == "system"):
             break
     system = messages.pop(0)[1] if messages and messages[0][0] == "system" else ""
     if len(messages) < 2:
@@ -135,6 +140,19 @@ def _turns(turns: list[object], speaker_field: str, text_field: str) -> tuple[st
     if (first, second) != ("user", "assistant"):
         raise _Invalid("a conversation must begin with a question and its answer", f"it begins with {first}, {second}")
     return system, question, answer
+
+
+def _exchange(turn: object) -> tuple[str, str]:
+    """A question and its answer."""
+    if not isinstance(turn, list) or len(turn) != 2 or not all(isinstance(text, str) for text in turn):
+        raise _Invalid("history must be a list of questions, each in a list with its answer")
+    return turn[0], turn[1]
+
+
+def calls(turn: dict[str, object]) -> bool:
+    """Whether a turn calls functions: then its text, if it has one, is no answer."""
+    made = (turn.get(name) for name in ("tool_calls", "function_call"))
+    return any(isinstance(value, list | dict) and value for value in made)
 
 
 def _list(row: dict[str, object], field: str) -> list[object]:

@@ -158,13 +158,14 @@ def _within(count: int, limits: tuple[int, int]) -> bool:
 
 
 def _rows_of_file(path: Path) -> Iterator[Row]:
-    if path.suffix not in (".jsonl", ".json", ".parquet"):
+    kind = path.suffix.lower()
+    if kind not in (".jsonl", ".json", ".parquet"):
         known = ", ".join((*PACKAGED, "tfds:name/split"))
         raise PastaError(f"{path}: unknown source; choose a file (.jsonl, .json, .parquet) or one of {known}")
     try:
-        if path.suffix == ".parquet":
+        if kind == ".parquet":
             yield from _parquet_rows(path)
-        elif path.suffix == ".json" and begins_list(path):
+        elif begins_list(path):  # whatever its name: read as lines, all but its last record would be left out
             yield from ((f"record {number}", row) for number, row in enumerate(_list(path), start=1))
         else:
             yield from _lines(path)

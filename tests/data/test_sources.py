@@ -37,6 +37,7 @@ def write(path: Path, *rows) -> str:
 def test_every_format(tmp_path):
     turns = [("system", "Be brief."), ("human", "why"), ("gpt", "because"), ("human", "and?"), ("gpt", "…")]
     spoken = [{"from": name, "value": text, "weight": None} for name, text in turns]
+    chat = [("developer", "Be brief."), ("user", "why"), ("assistant", "because"), ("tool", "7")]
     rules = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     path = write(
         tmp_path / "all.jsonl",
@@ -54,10 +55,14 @@ def test_every_format(tmp_path):
         {"conversations": spoken[1:], "system": "Be brief."},
         {"conversations": spoken, "system": "Be long."},
         {"instruction": "why", "output": "because", "system": None},
+        {"messages": [{"role": role, "content": text} for role, text in chat]},
+        {"messages": [{"role": role, "content": text, "tool_calls": []} for role, text in chat[1:]]},
+        {"instruction": "", "input": "why", "output": "because", "history": []},
+        {"instruction": "and?", "output": "…", "history": [["why", "because"], ["so?", "so."]]},
     )
     plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
     expected = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", ""), plain]
-    expected += [brief, brief, brief, plain]
+    expected += [brief, brief, brief, plain, brief, plain, plain, plain]
     pairs = list(read(path))
     assert texts(pairs) == expected
     assert {pair.source for pair in pairs} == {"all.jsonl"}
@@ -67,11 +72,13 @@ def test_every_format(tmp_path):
 def test_a_list_of_records_and_a_parquet_file(tmp_path):
     rows = [{"instruction": "why", "output": "because"}, {"instruction": "how", "output": "so"}]
     (tmp_path / "list.json").write_text(json.dumps(rows, indent=2))
+    (tmp_path / "list.JSONL").write_text(json.dumps(rows, indent=2))
     (tmp_path / "lines.json").write_bytes(b"\xef\xbb\xbf" + GOOD + b"\n")
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     turns = [{"from": "human", "value": "why"}, {"from": "gpt", "value": "because"}]
     parquet.write_table(pa.Table.from_pylist([{"conversations": turns}]), tmp_path / "turns.parquet")
-    assert texts(read(str(tmp_path / "list.json"))) == [("", "why", "because"), ("", "how", "so")]
+    for name in ("list.json", "list.JSONL"):
+        assert texts(read(str(tmp_path / name))) == [("", "why", "because"), ("", "how", "so")]
     assert texts(read(str(tmp_path / "lines.json"))) == [("", "why", "because")]
     assert texts(read(str(tmp_path / "rows.parquet"))) == [("", "why", "because"), ("", "how", "so")]
     assert texts(read(str(tmp_path / "turns.parquet"))) == [("", "why", "because")]
@@ -234,6 +241,8 @@ def turns(*texts: str) -> dict:
 
 
 def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
+    spoken = [("user", "y"), ("assistant", "b"), ("user", "What are the largest lakes of France?")]
+    spoken = [{"role": role, "content": text} for role, text in spoken]
     path = write(
         tmp_path / "a.jsonl",
         turns("Hi there", "Hello.", "What are the largest rivers of France?", "Loire.", "Why is that so?", "So."),
@@ -241,6 +250,7 @@ def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
         {"conversations": [1, {"from": 3, "value": "x"}, {"from": "human", "value": None}]},
         {"conversations": "no"},
         {"conversations": [{"from": ["human"], "value": "x"}] * 3},
+        {"messages": [*spoken, {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "1"}]}]},
     )
     pairs = [item for item in sources.read(str(path), later_turns=True) if isinstance(item, Pair)]
     assert [(pair.instruction, pair.response, pair.origin) for pair in pairs] == [
@@ -248,8 +258,9 @@ def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
         ("What are the largest rivers of France?", "Loire.", "a.jsonl: line 1, turn 3"),
         ("x", "Loire.", "a.jsonl: line 2"),
         ("List five ways to relax", "a", "a.jsonl: line 2, turn 3"),
+        ("y", "b", "a.jsonl: line 6"),
     ]
-    assert [item.instruction for item in sources.read(str(path)) if isinstance(item, Pair)] == ["Hi there", "x"]
+    assert [item.instruction for item in sources.read(str(path)) if isinstance(item, Pair)] == ["Hi there", "x", "y"]
 
 
 def test_a_system_message_holds_for_later_turns(tmp_path):

@@ -62,7 +62,17 @@ LINES = [
     (
         "messages of an unknown role",
         b'{"messages": [{"role": "x", "content": "why"}]}',
-        SPEAKER.replace("from", "role"),
+        "a turn's role must be user, assistant or system",
+    ),
+    (
+        "an answer that calls a function",
+        b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{}]}]}',
+        "an answer must not call functions",
+    ),
+    (
+        "a history of texts",
+        b'{"instruction": "a", "output": "b", "history": ["why", "because"]}',
+        "history must be a list of questions, each in a list with its answer",
     ),
     ("content in parts", b'{"messages": [{"role": "user", "content": []}]}', "a turn's content must be a string"),
     (
