@@ -26,6 +26,7 @@ class Prompts:
 
     train: list[str]
     held_out: list[str]
+    left_out: dict[str, int]  # by reason
 
 
 def choose(settings: PromptsSettings) -> Prompts:
@@ -46,7 +47,12 @@ def choose(settings: PromptsSettings) -> Prompts:
     kinds = by_hash(parts, wanted), by_hash(others, count - wanted)
     apart = round(held_out * wanted / count)  # of those with parts
     held = spread(kinds[0][:apart], kinds[1][: held_out - apart])
-    return Prompts(spread(kinds[0][apart:], kinds[1][held_out - apart :]), held)
+    left_out = {
+        "like one of an evaluation set": len(ours) + len(given) - len(unreserved),
+        "the same words as another": len(unreserved) - len(distinct),
+        "beyond config.prompts.count": len(distinct) - count,
+    }
+    return Prompts(spread(kinds[0][apart:], kinds[1][held_out - apart :]), held, left_out)
 
 
 def spread(many: Sequence[str], few: Sequence[str]) -> list[str]:

@@ -99,7 +99,9 @@ def choose_prompts(settings: TeachSettings) -> prompts.Prompts:
             f"config.prompts: of {len(chosen.train)} none is held out to evaluate with; name more prompts, raise "
             "config.prompts.held_out, or set config.evaluate=False"
         )
-    say(f"{len(chosen.train)} prompts to learn from, {len(chosen.held_out)} to evaluate on")
+    left_out = ", ".join(f"{reason}: {count}" for reason, count in chosen.left_out.items() if count)
+    of_file = f"; left out: {left_out}" if settings.prompts.file and left_out else ""
+    say(f"{len(chosen.train)} prompts to learn from, {len(chosen.held_out)} to evaluate on{of_file}")
     return chosen
 
 
