@@ -128,28 +128,35 @@ def paying(
     """How many of each lane's drafts, at most so many, save more time than they cost, int32 [B].
 
     A draft that is kept saves a row later, so it is worth the step's price by its rows: a thread's token saves a whole
-    step if it runs alone, and little where others go on beside it. `rows` are those of the lanes without drafts. Unless
-    rows are packed, a step computes as many for every lane, and each lane reckons as if all did as it does. `guessing`:
-    what a drafter's guess costs, as a share of the narrowest step.
+    step if it runs alone, and little where others go on beside it. `rows` are those of the lanes without drafts. If
+    rows are packed, all lanes' drafts together pay for the step's size, the likeliest ones first. Otherwise a step
+    computes as many rows for every lane, and each lane reckons as if all did as it does. `guessing`: what a drafter's
+    guess costs, as a share of the narrowest step.
     """
-    size_C, number_1xK = jnp.asarray(spec.sizes), jnp.arange(drafts.token.shape[1] + 1)[None]
-    lane, step_Bx1 = jnp.arange(rows_B.shape[0]), rows_B[:, None]
-    step_Bx1 = jnp.full_like(step_Bx1, jnp.sum(rows_B)) if spec.packed else step_Bx1
-    with_BxK = step_Bx1 + number_1xK
+    size_C, number_1xK = jnp.asarray(spec.sizes), jnp.arange(1, drafts.token.shape[1] + 1)[None]
+    step_Bx1 = jnp.full_like(rows_B, jnp.sum(rows_B))[:, None] if spec.packed else rows_B[:, None]
 
     def price(rows: jax.Array) -> jax.Array:
-        return prices[jnp.minimum(jnp.searchsorted(size_C, rows), len(spec.sizes) - 1)]
+        at = jnp.searchsorted(size_C, rows)
+        return jnp.where(rows <= size_C[-1], prices[jnp.minimum(at, len(spec.sizes) - 1)], jnp.inf)
 
-    share_B = (drafts.right / drafts.tried)[lane, drafts.kind]
-    kept_BxK = jnp.cumsum(jnp.where(number_1xK > 0, share_B[:, None] ** number_1xK, 0.0), axis=1)
-    saved_BxK = kept_BxK * price(step_Bx1) / jnp.maximum(step_Bx1, 1)
+    share_B = (drafts.right / drafts.tried)[jnp.arange(rows_B.shape[0]), drafts.kind]
+    worth_Bx1 = price(step_Bx1) / jnp.maximum(step_Bx1, 1)
     guess_B = jnp.where(drafts.kind == GUESS, guessing * prices[0], 0.0)
-    gain_BxK = saved_BxK - (price(with_BxK) - price(step_Bx1)) - guess_B[:, None] * number_1xK
-    fits_BxK = (number_1xK <= most_B[:, None]) & (with_BxK <= spec.sizes[-1])
-    count_B = jnp.argmax(jnp.where(fits_BxK, gain_BxK, -jnp.inf), axis=1).astype(jnp.int32)
-    if spec.packed:
-        count_B = jnp.clip(spec.sizes[-1] - step_Bx1[:, 0] - (jnp.cumsum(count_B) - count_B), 0, count_B)
-    return count_B
+    saved_BxK = jnp.where(number_1xK <= most_B[:, None], share_B[:, None] ** number_1xK, -jnp.inf) * worth_Bx1
+    saved_BxK -= guess_B[:, None]
+
+    def best(saved_BxK: jax.Array, step_Bx1: jax.Array) -> jax.Array:
+        """How many of the first save most, [B]."""
+        number_1xK = jnp.arange(1, saved_BxK.shape[1] + 1)[None]
+        gain_BxK = jnp.cumsum(saved_BxK, axis=1) - (price(step_Bx1 + number_1xK) - price(step_Bx1))
+        return jnp.where(jnp.max(gain_BxK, axis=1) > 0, jnp.argmax(gain_BxK, axis=1) + 1, 0).astype(jnp.int32)
+
+    if not spec.packed:
+        return best(saved_BxK, step_Bx1)
+    order_1xN = jnp.argsort(-saved_BxK.reshape(1, -1), axis=1, stable=True)  # of a lane, the first come first
+    taken = best(jnp.take_along_axis(saved_BxK.reshape(1, -1), order_1xN, axis=1), step_Bx1[:1])
+    return jnp.sum((jnp.argsort(order_1xN, axis=1) < taken[:, None]).reshape(saved_BxK.shape), axis=1, dtype=jnp.int32)
 
 
 def with_drafts(state: DecodeState, rows: Rows, spec: LoopSpec) -> Rows:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -177,18 +178,20 @@ def test_as_many_drafts_are_fed_as_save_most_time(packed):
         right_BxK = jnp.broadcast_to(jnp.array(right, jnp.float32)[:, None], drafts.right.shape)
         drafts = dataclasses.replace(drafts, right=right_BxK, tried=jnp.ones_like(right_BxK))
         ours = np.array(paid(drafts, jnp.array(most), jnp.array(rows), jnp.array(prices)))
-        left = spec.sizes[-1] - rows.sum() if packed else 8 * lanes
-        for lane in range(lanes):
-            gains, before = [0.0], rows.sum() if packed else rows[lane]
-            for count in range(1, most[lane] + 1):
-                after = before + count
-                if after > spec.sizes[-1]:
-                    break
-                saved = sum(right[lane] ** n for n in range(1, count + 1)) * price[before] / max(1, before)
-                gains.append(saved - price[after] + price[before])
-            best = int(np.argmax(gains))
-            assert ours[lane] == (min(best, left) if packed else best) or abs(gains[ours[lane]] - gains[best]) < 1e-5
-            left -= ours[lane]
+        assert all(ours <= most)
+        groups = [range(lanes)] if packed else [[lane] for lane in range(lanes)]
+        for group in groups:  # lanes whose drafts share a step
+            before = sum(rows[lane] for lane in group)
+
+            def gain(drafted: tuple[int, ...], group=group, before=before, price=price, right=right) -> float:
+                if before + sum(drafted) >= len(price):
+                    return -np.inf
+                pairs = zip(group, drafted, strict=True)
+                kept = sum(right[lane] ** n for lane, count in pairs for n in range(1, count + 1))
+                return kept * price[before] / max(1, before) - price[before + sum(drafted)] + price[before]
+
+            every = itertools.product(*(range(most[lane] + 1) for lane in group))
+            assert gain(tuple(ours[list(group)])) >= max(map(gain, every)) - 1e-4
         counts |= {*ours.tolist()}
     assert counts >= {0, 1, 2, 3}
 
