@@ -119,16 +119,13 @@ def _is_pydantic(kind: Any) -> bool:
 
 def _refuse_unread(parts: list[Any]) -> None:
     """Refuse open times, and what Annotated says to another reader, as pydantic's bounds do outside its models."""
-    open_ = dict.fromkeys(_TIMES, 0)
+    zoned: list[Any] = []
     for part in parts:
         for said in getattr(part, "__metadata__", ()):
             if not isinstance(said, msgspec.Meta):
                 raise PastaError(f"fields: {said!r}: is not read in Annotated; write msgspec.Meta, or a pydantic model")
-            if said.tz and part.__origin__ in list(_TIMES):
-                open_[part.__origin__] -= 1
-        for kind in _TIMES:
-            open_[kind] += part is kind
-    for kind, count in open_.items():
-        if count:
+            zoned += [part.__origin__] * bool(said.tz)
+    for kind in _TIMES:
+        if parts.count(kind) > zoned.count(kind):  # what is annotated is a part of its own too
             name = f"datetime.{kind.__name__}"
             raise PastaError(f"fields: {name}: write Annotated[{name}, msgspec.Meta(tz=True)] within another type")
