@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import socket
 import statistics
@@ -36,16 +37,19 @@ Target = tuple[Callable[..., None], tuple]  # what a server's process runs, but 
 
 
 def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> Report:
-    """What clients see that ask at the same time, by their number; the servers answer the same questions in turn."""
+    """What clients see that ask at the same time, by their number; the servers answer the same questions in turn.
+
+    No question comes twice, since servers keep prompts.
+    """
     _require(model, with_peers)
-    questions = questions_of(settings, max(settings.clients) * settings.rounds)
+    questions = iter(questions_of(settings, sum(settings.clients) * settings.rounds))
     by_clients = {}
     with started(targets_of(model, settings, settings.lanes, with_peers)) as ports:
         for clients in settings.clients:
             times: dict[str, list[Together]] = {name: [] for name in ports}
             for round in track(range(settings.rounds), f"rounds of {clients} client(s)", settings.rounds):
+                chosen = [*itertools.islice(questions, clients)]
                 for name in from_another(ports, round):
-                    chosen = questions[round * clients : (round + 1) * clients]
                     times[name].append(ask_together(ports[name], chosen, settings.max_tokens))
             by_clients[clients] = {name: figures_of(mine) for name, mine in times.items()}
             for name, figures in by_clients[clients].items():
@@ -57,15 +61,16 @@ def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> R
 def measure_load(model: ModelSource, settings: ServeBenchmark, load: LoadBenchmark, with_peers: bool) -> Report:
     """What clients see that arrive by chance (Poisson), by rate; the servers get the same requests in turn."""
     _require(model, with_peers)
-    questions = questions_of(settings, load.requests)
+    questions = iter(questions_of(settings, len(load.rates) * load.requests))
     by_rate = {}
     with started(targets_of(model, settings, load.lanes, with_peers)) as ports:
         for number, rate in enumerate(load.rates):
             gaps = np.random.default_rng(load.seed).exponential(1 / rate, load.requests)
             times, found = np.cumsum(gaps).tolist(), {}
+            chosen = [*itertools.islice(questions, load.requests)]
             for name in from_another(ports, number):
                 with doing(f"{load.requests} requests, {rate:g} a second, to {name}"):
-                    together = ask_together(ports[name], questions, settings.max_tokens, times)
+                    together = ask_together(ports[name], chosen, settings.max_tokens, times)
                 found[name] = loaded_figures(together, load.target_s)
                 say(f"{rate:g} a second, {name}: {as_line(found[name])}")
             by_rate[rate] = {name: found[name] for name in ports}

@@ -65,11 +65,11 @@ def small() -> BenchmarkSettings:
 def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
     names = {"admitted": True, "llama_cpp_default": False}
     monkeypatch.setattr(serving, "targets_of", lambda *_: {name: (fixed, (ours,)) for name, ours in names.items()})
-    monkeypatch.setattr(serving, "questions_of", lambda *_: ["a" * n for n in range(1, 7)])
+    monkeypatch.setattr(serving, "questions_of", lambda _, count: ["a" * n for n in range(1, count + 1)])
     chosen = small()
     report = json.loads(as_json(serving.measure(chosen.model, chosen.serve, with_peers=False)))
     assert report["packed"] == list(chosen.serve.server.decoding.packed)
-    for number, tokens in (("1", 1 + 2), ("3", sum(range(1, 7)))):
+    for number, tokens in (("1", 1 + 2), ("3", sum(range(3, 9)))):
         for figures in report["clients"][number].values():
             assert figures["tokens"] == tokens
             assert figures["tokens_per_s"] > 0
@@ -77,15 +77,16 @@ def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
 
 
 def test_each_round_and_rate_begins_with_another_server_and_the_seed_is_stated(monkeypatch):
-    names, asked = ["off", "eager", "admitted"], []
+    names, asked, by_port = ["off", "eager", "admitted"], [], {}
 
     def answered(port, questions, max_tokens, times=()):
         asked.append(port)
+        by_port.setdefault(port, []).extend(questions)
         return Together((Streamed(0.1, 0.2, 1),), 1.0)
 
     monkeypatch.setattr(serving, "targets_of", lambda *_: dict.fromkeys(names))
     monkeypatch.setattr(serving, "started", lambda _: contextlib.nullcontext({name: name for name in names}))
-    monkeypatch.setattr(serving, "questions_of", lambda *_: ["a"] * 9)
+    monkeypatch.setattr(serving, "questions_of", lambda _, count: [*range(count)])
     monkeypatch.setattr(serving, "ask_together", answered)
     chosen = changed(small(), serve={"clients": (1,), "rounds": 3}, load={"rates": (1.0, 2.0, 4.0), "seed": 7})
     serving.measure(chosen.model, chosen.serve, with_peers=False)
@@ -94,6 +95,7 @@ def test_each_round_and_rate_begins_with_another_server_and_the_seed_is_stated(m
     assert asked == 2 * in_turn
     assert [list(by_server) for by_server in report["rates"].values()] == 3 * [names]
     assert report["seed"] == 7
+    assert by_port["off"] == by_port["eager"] == [*range(3), *range(3 * chosen.load.requests)]
 
 
 def test_a_server_that_refuses_or_never_starts_is_named():
