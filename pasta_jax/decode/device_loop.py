@@ -18,6 +18,7 @@ from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.state import LoopSpec, max_threads, new_state
 from pasta_jax.device import compilation_cache
 from pasta_jax.models.parameters import Params
+from pasta_jax.models.transformer import rows_are_alone
 from pasta_jax.weights.model import Model
 
 BETWEEN = 64  # tokens of prompts, at least, between two rounds
@@ -47,7 +48,8 @@ class DeviceLoop:
         self._model, self._spec, self._script = model, spec, script
         self._waiting: deque[tuple[int, Request, int]] = deque()  # as submitted
         self._logs: list[LaneLog | None] = [None] * lanes
-        self._prefixes = PrefixCache(lanes, spec.prefill_chunk)
+        self._reuses_answers = rows_are_alone(model.params, model.config)
+        self._prefixes = PrefixCache(lanes, 1 if self._reuses_answers else spec.prefill_chunk)
         self._may_copy = shares_prompts and script is None
         self._prefill: Prefill | None = None  # of the prompt that is being written
         self._prefilled = 0  # chunks of it
@@ -113,6 +115,8 @@ class DeviceLoop:
             if not snapshot.live[lane]:
                 yield log.result(snapshot, lane)
                 self._logs[lane] = None
+                if self._reuses_answers:
+                    self._prefixes.hold(lane, log.request.prompt_ids, log.request.adapter, log.in_order(snapshot, lane))
 
     def _run(self, steps: int) -> None:
         others = len(self._waiting) + sum(log is not None for log in self._logs)
@@ -147,7 +151,7 @@ class DeviceLoop:
                 log.started += compiling
             lane = self._written_lane
             if self._prefilled == prefill.steps:
-                self._prefixes.hold(lane, prefill.request.prompt_ids)
+                self._prefixes.hold(lane, prefill.request.prompt_ids, prefill.request.adapter)
                 self._prefill = None
                 self._logs[lane].record_time(step=0)
             others = [log for at, log in enumerate(self._logs) if log and at != lane]

@@ -317,7 +317,8 @@ def open_engine(
     def next_program(loop: DeviceLoop) -> bool:
         if not lengths:
             return False
-        loop.submit(-1, Request((spec.stop_ids[0],) * lengths.pop(), 1, sequential=True), 1)
+        length = lengths.pop()
+        loop.submit(-1, Request((length % spec.vocab,) * length, 1, sequential=True), 1)  # begins as no other does
         while loop.is_busy:
             list(loop.round())
         return True

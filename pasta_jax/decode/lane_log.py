@@ -99,6 +99,13 @@ class LaneLog:
         guests = range(1, 1 + len(self.request.guests))
         return {guest: int(snapshot.sampled[lane, guest]) for guest in guests if snapshot.closed[lane, guest] == OWN}
 
+    def in_order(self, snapshot: Snapshot, lane: int) -> tuple[int, ...]:
+        """Main's tokens up to the first tag: they stand after the prompt as a longer prompt's would."""
+        prompt, fill = self.request.given, int(snapshot.fill[lane])
+        token, thread = (field[lane, prompt:fill] for field in (snapshot.token, snapshot.thread))
+        others = np.flatnonzero((thread != 0) | self.model.tokenizer.tags.is_tag(token))
+        return tuple(token[: others[0] if len(others) else len(token)].tolist())
+
     def result(self, snapshot: Snapshot, lane: int, cut: bool = False) -> Result:
         """The result of the request, which has ended, or is cut off here."""
         tokenizer, request = self.model.tokenizer, self.request

@@ -32,7 +32,7 @@ PREFILL_CHUNKS = (16, 32, 64, 128, 256, 512)  # lengths of what is computed of a
 def prefill_chunks(length: int, longest: int) -> list[tuple[int, int, int]]:
     """(start, tokens, padded length) of each chunk of a prompt: full ones, then the shortest that holds the rest.
 
-    A full chunk always has the same place and shape, whatever follows it: see prefix_cache.py.
+    A full chunk always has the same shape, whatever follows it: see prefix_cache.py.
     """
     starts = range(0, length, longest)
     counts = [min(longest, length - start) for start in starts]
@@ -53,8 +53,9 @@ class Prefill:
     @functools.cached_property
     def chunks(self) -> list[tuple[int, int, int]]:
         """The chunks of the prompt that are not copied."""
-        every = prefill_chunks(len(self.request.prompt_ids), self.spec.prefill_chunk)
-        return [chunk for chunk in every if chunk[0] >= self.admission.copied]
+        copied = self.admission.copied
+        rest = prefill_chunks(len(self.request.prompt_ids) - copied, self.spec.prefill_chunk)
+        return [(copied + start, count, padded) for start, count, padded in rest]
 
     @functools.cached_property
     def seats(self) -> Seat:
@@ -212,7 +213,7 @@ def prefill(
 
 @functools.partial(jax.jit, static_argnames="size", donate_argnames="state")
 def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: jax.Array, size: int) -> DecodeState:
-    """Copy the first `count` slots of lane `source`, which are of its prompt, and what was computed at its end."""
+    """Copy the first `count` slots of lane `source` as a prompt's, and what was computed at the end of its prompt."""
     slots = state.pool.slots
     size_of_copy = min(size, slots)
 
@@ -227,7 +228,7 @@ def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: ja
     def copy(number: jax.Array, state: DecodeState) -> DecodeState:
         first = jnp.minimum(number * size_of_copy, slots - size_of_copy)
         pool = state.pool
-        integers = ("chunk", "epoch", "main", "position", "token", "step")
+        integers = ("chunk", "epoch", "main", "position", "token")
         per_slot = {name: moved(getattr(pool, name), first, 0, 1) for name in integers}
         kv = jax.tree.map(lambda field: moved(field, first, field.ndim - 4, field.ndim - 2), pool.kv)
         hidden = state.hidden if state.hidden is None else moved(state.hidden, first, 0, 1)
@@ -235,7 +236,8 @@ def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: ja
 
     copies = jnp.where(lane == source, 0, -(-count // size_of_copy))
     state = jax.lax.fori_loop(0, copies, copy, state)
-    state = dataclasses.replace(state, pool=put(state.pool, (lane,), fill=count))
+    # An answer's tokens are a prompt's now, which count as fed in no step.
+    state = dataclasses.replace(state, pool=put(state.pool, (lane,), fill=count, step=0))
     return put(state, (lane,), prompted=state.prompted[source])
 
 
@@ -258,15 +260,17 @@ def _begin(
     spec: LoopSpec,
 ) -> DecodeState:
     """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
-    own = choose(params, state.request.adapter[lane][None])
-    logits_1xV = logits(own, config, state.prompted[lane][None, None])[:, 0]
+    own, last = choose(params, state.request.adapter[lane][None]), done == state.request.prompt_length[lane]
+    x_1x1xE = state.prompted[lane][None, None]
+    # A head has up to a third of a model's weights, and only the last chunk needs its product.
+    none = jnp.zeros((1, config.vocab), jnp.float32)
+    logits_1xV = jax.lax.cond(last, lambda: logits(own, config, x_1x1xE)[:, 0], lambda: none)
     sampled, scores = next_of_one(state, spec, logits_1xV, lane, done - 1, uses_kernels(params))
     if scores is not None:
         state = dataclasses.replace(state, extras=keep_scores(state.extras, (lane, done - 1), scores))
     sampled = jnp.where(first >= 0, first, sampled)
 
     stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in spec.stop_ids])
-    last = done == state.request.prompt_length[lane]
     threads = put(
         state.threads,
         (lane, 0),

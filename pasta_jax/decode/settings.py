@@ -21,7 +21,7 @@ class DecodeConfig:
     widths: Widths = ()
     # Instead, with several lanes: row counts of all lanes together, besides lanes * rows.
     packed: Widths = ()
-    # Tokens of a prompt computed at once, and the unit of what prompts share; 0: the platform's own.
+    # Tokens of a prompt computed at once, and without our CPU kernels the unit that prompts share; 0: the platform's.
     prefill_chunk: PrefillChunk = 0
     # When chunks begin. eager: once a row of their lane is free; admitted: once a step of all lanes has room for them.
     # It has as many rows as pay on this machine (measured at the first start), the greatest of `packed` at most.

@@ -77,7 +77,7 @@ class LoopSpec:
     widths: tuple[int, ...]  # ascending, the last is `rows`: a step computes the smallest that holds its threads
     prefixes: tuple[int, ...]  # ascending: attention reads the shortest run of slots that holds all used ones
     positions: Positions
-    prefill_chunk: int  # tokens of a prompt that are computed at once, at most; what prompts share is a multiple of it
+    prefill_chunk: int  # tokens of a prompt that are computed at once, at most
     packed: tuple[int, ...] = ()  # ascending: rows of all lanes, likewise; empty: widths count
     kernel: bool = False  # a step's attention by models/kernels/pool_tpu.py
     topics: TopicIds | None = None  # None: no request limits the words of its topics or forbids to repeat one

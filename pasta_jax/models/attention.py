@@ -33,6 +33,11 @@ class Cache:
     packed: Packed | None = None  # the rows to compute; None: all
     order_BxS: jax.Array | None = None  # int32; the slots in the order in which our kernel adds up; None: as they are
 
+    @property
+    def lanes_B(self) -> jax.Array:
+        """The rows' lanes, int32."""
+        return jnp.arange(len(self.slots_BxT), dtype=jnp.int32) if self.lanes is None else self.lanes
+
     def seen(self, see_BxTxS) -> Seen:
         """What our kernel reads in place of a mask."""
         order_BxS = self.order_BxS
@@ -71,9 +76,10 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
     else:
         with jax.named_scope("write"):
             write = write_by_kernel if holds_panels(out) else write_kv
-            written = kv if k is None else write(kv, l, cache.lanes, slots_BxT, k, v)
+            written = kv if k is None else write(kv, l, cache.lanes_B, slots_BxT, k, v)
         if isinstance(see, Seen):
-            read = attend_visible(q, *(pool[l] for pool in written), see, config.score_scale, config.attention_cap)
+            pools, rules = (pool[l] for pool in written), (config.score_scale, config.attention_cap)
+            read = attend_visible(q, *pools, cache.lanes_B, see, *rules)
         else:
             read = attend_prefix(config, q, written, l, see, cache, sinks)
     read = read if packed is None else packed.pack(read)[None]
@@ -85,7 +91,6 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
 
 def write_by_kernel(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
     """pool.py's `write_kv` by our CPU kernel, for pools of one layer each and lanes that differ."""
-    lanes_B = jnp.arange(len(k_BxTxKxD), dtype=jnp.int32) if lanes_B is None else lanes_B
     new = written_in_place(kv[0][l], kv[1][l], lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD)
     return tuple((*pool[:l], one, *pool[l + 1 :]) for pool, one in zip(kv, new, strict=True))
 

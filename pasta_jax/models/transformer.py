@@ -165,7 +165,7 @@ def trunk(
     if config.local_rope is not None or config.global_head_dim is not None:
         waves_local = rope_waves(config.local_rope or config.rope, config.head_dim, positions_BxT, kernel)
     unmoved = jnp.ones_like(waves[0]), jnp.zeros_like(waves[1])
-    reads_visible = kernel and cache is not None and cache.lanes is None and not config.sinks
+    reads_visible = kernel and cache is not None and not config.sinks
     if reads_visible and not isinstance(see_BxTxS, PoolSpec):
         is_same = see_local is see_BxTxS
         see_BxTxS = cache.seen(see_BxTxS)
@@ -226,6 +226,12 @@ def norm(params, config: TransformerConfig, name: str, x):
 def uses_kernels(params) -> bool:
     """Whether products, and attention to a pool, are those of our own kernels on the CPU."""
     return not is_stacked(params) and holds_panels(params["layers"][0]["out"])
+
+
+def rows_are_alone(params, config: TransformerConfig) -> bool:
+    """Whether a token's keys and values have the same bits whatever is computed beside it and in which chunk."""
+    by_xla = config.experts or config.sinks or "adapters" in params  # in part
+    return uses_kernels(params) and not by_xla
 
 
 def embedded(params, tokens_BxT, table: str = "embed"):

@@ -143,7 +143,7 @@ class Front:
     async def _pass_on(self, request: Request, content: bytes, send: Send) -> None:
         """Ask one replica after the other. A request that had one and lost it waits for a place at another."""
         beginning = beginning_of(content, self._characters)
-        # Caches hold whole chunks: a shorter prompt finds nothing anywhere.
+        # A shorter prompt finds little in caches, or nothing if they hold whole chunks.
         margin = self._settings.decoding.lanes if len(beginning) == self._characters else 0
         full, lost, began = None, 0, time.monotonic()
         while True:

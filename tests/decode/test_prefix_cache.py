@@ -13,17 +13,22 @@ from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.prefill import Prefill, copy_slots, prefill, start
-from pasta_jax.decode.prefix_cache import Admission, PrefixCache, shared
+from pasta_jax.decode.prefix_cache import LEAST, Admission, Held, PrefixCache, shared
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
+from pasta_jax.models.kernels.cpu.library import library
 from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.sharding import make_mesh, shard
 from pasta_jax.tpu.program import collectives
+from pasta_jax.weights.for_cpu import in_panels
+from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
-from tests.helpers.models import toy
+from tests.decode.test_sampled_programs import TOKENIZER
+from tests.helpers.models import UNTIED, talkative, toy
 from tests.helpers.traces import tiny_model
 
+needs_kernels = pytest.mark.skipif(library() is None, reason="needs a C++ compiler")
 CHUNK, LANES, SLOTS = 16, 3, 256
 CONFIG = DecodeConfig(lanes=LANES, rows=3, slots=SLOTS, prefill_chunk=CHUNK)
 
@@ -52,15 +57,17 @@ def words(rng: random.Random, length: int) -> tuple[int, ...]:
     return tuple(rng.choices(range(97, 123), k=length))
 
 
-def test_what_is_shared_is_whole_chunks_or_the_whole_prompt():
+def test_what_is_shared_is_whole_units_or_the_whole_prompt():
     rng = random.Random(0)
     for _ in range(2000):
-        held = tuple(rng.choices("ab", k=rng.randrange(12)))
-        prompt = held[: rng.randrange(13)] + tuple(rng.choices("ab", k=rng.randrange(1, 12)))
-        chunk = rng.choice([1, 2, 4])
+        held = tuple(rng.choices("ab", k=rng.randrange(30)))
+        asked = rng.randrange(len(held) + 1)
+        prompt = held[: rng.randrange(31)] + tuple(rng.choices("ab", k=rng.randrange(1, 12)))
+        unit = rng.choice([1, 2, 4])
         common = next((at for at in range(len(prompt)) if held[at : at + 1] != prompt[at : at + 1]), len(prompt))
-        expected = max(end for end in range(0, common + 1, chunk) if end < len(prompt))
-        assert shared(prompt, held, chunk) == (len(prompt) if prompt == held else expected)
+        expected = max(end for end in range(0, common + 1, unit) if end < len(prompt))
+        found = shared(prompt, Held(held, asked), unit)
+        assert found == (len(prompt) if prompt == held[:asked] else expected if expected >= LEAST else 0)
 
 
 def test_conversations_that_alternate_keep_their_lanes():
@@ -69,7 +76,7 @@ def test_conversations_that_alternate_keep_their_lanes():
 
     def admitted(prompt: tuple[int, ...], free=range(LANES), may_copy=True) -> Admission:
         admission = held.admit(prompt, list(free), may_copy)
-        held.hold(admission.lane, prompt)
+        held.hold(admission.lane, prompt, 0)
         return admission
 
     one, other = system + words(rng, 20), system + words(rng, 40)
@@ -87,10 +94,13 @@ def test_conversations_that_alternate_keep_their_lanes():
 
 
 # The toy's rows have 128 numbers, enough for products of other shapes to differ in their last bits.
-@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "form", ["layers", pytest.param("stacked", marks=pytest.mark.slow), pytest.param("kernels", marks=needs_kernels)]
+)
 @pytest.mark.parametrize("lane", [1, 0], ids=["copied", "kept"])
-def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane):
-    model = toy(stacked=stacked)
+def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(form, lane):
+    stacked = form == "stacked"
+    model = kernels_model() if form == "kernels" else toy(stacked=stacked)
     spec, rng = loop_spec(model, CONFIG, SLOTS, sequential=False), random.Random(2)
     held = words(rng, 75)
 
@@ -110,7 +120,8 @@ def test_a_shared_beginning_leaves_the_state_that_a_prefill_leaves(stacked, lane
         plain = dataclasses.replace(state, pool=None)
         return jax.device_get((kv, seen, jax.tree.map(lambda field: field[lane], plain)))
 
-    for prompt, copied in ((held[:70] + words(rng, 30), 4 * CHUNK), (held[: 3 * CHUNK], 2 * CHUNK), (held, len(held))):
+    most = 70 if form == "kernels" else 4 * CHUNK  # of tokens that both have
+    for prompt, copied in ((held[:70] + words(rng, 30), most), (held[: 3 * CHUNK], 2 * CHUNK), (held, len(held))):
         written, with_copy = (state_of(ask(prompt, seed=9), count) for count in (0, copied))
         jax.tree.map(np.testing.assert_array_equal, written, with_copy)
 
@@ -172,9 +183,10 @@ def decoded(loop: DeviceLoop, plan: list[tuple[int, int, Request]]) -> dict[int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(few_programs, monkeypatch, seed):
-    model, plan = tiny_model(), arrivals(random.Random(seed), 60)
+    alone = seed == 3  # our kernels' rows: any tokens are shared, of answers too
+    model, plan = kernels_model() if alone else tiny_model(), arrivals(random.Random(seed), 60)
     spec = decoding.loop_spec(model, CONFIG, SLOTS, sequential=False)
     found = {}
     for may_copy in (True, False):
@@ -196,4 +208,38 @@ def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(
         assert one.trace.token.tolist() == other.trace.token.tolist()
         assert one.trace.thread.tolist() == other.trace.thread.tolist()
         assert one.text == other.text
-        assert (other.copied, one.copied % CHUNK in (0, len(plan[number][2].prompt_ids) % CHUNK)) == (0, True)
+        assert other.copied == 0
+        assert alone or one.copied % CHUNK in (0, len(plan[number][2].prompt_ids) % CHUNK)
+    assert any(one.copied % CHUNK for one in found[True].values())
+
+
+def kernels_model() -> Model:
+    params = in_panels(jax.tree.map(np.asarray, talkative(UNTIED, TOKENIZER)), "float32")
+    return Model("kernels", UNTIED, jax.device_put(params, jax.devices()[0]), TOKENIZER)
+
+
+@needs_kernels
+@pytest.mark.parametrize("sequential", [True, False])
+def test_a_next_turn_reuses_what_main_wrote_in_its_order(sequential):
+    model, config = kernels_model(), dataclasses.replace(CONFIG, lanes=2)
+    spec, rng = loop_spec(model, config, SLOTS, sequential=False), random.Random(7)
+    loop = DeviceLoop(model, spec, 2, SLOTS)
+
+    def answer(loop: DeviceLoop, request: Request) -> Result:
+        loop.submit(0, request, 4)
+        while loop.is_busy:
+            results = [item for item in loop.round() if isinstance(item, Result)]
+        return results[0]
+
+    for turn in range(4):
+        asked = words(rng, 20)
+        first = answer(loop, ask(asked, turn, 40, sequential=sequential)).trace
+        forks = np.flatnonzero(first.thread)
+        ordered = int(forks[0]) if len(forks) else len(first.token)
+        prompt = (*asked, *first.token.tolist(), *words(rng, 9))
+        request = ask(prompt, turn, 20, sequential=True).with_rules(frequency_penalty=1.5)  # of its own tokens
+        found = answer(loop, request)
+        assert (found.copied == len(asked) + ordered) if sequential else (len(asked) <= found.copied < len(prompt) - 9)
+        plain = DeviceLoop(model, spec, 2, SLOTS, shares_prompts=False)
+        assert answer(plain, request).trace.token.tolist() == found.trace.token.tolist()
+    assert sequential or len(forks)

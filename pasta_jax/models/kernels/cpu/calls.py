@@ -136,11 +136,11 @@ def visible(see_BxTxS, order_BxS) -> Seen:
     return Seen(*jax.ffi.ffi_call(target("visible"), result)(see_BxTxS, order_BxS))
 
 
-def attend(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, seen: Seen, scale: float, cap: float | None):
+def attend(q_BxTxKxGxD, k_LxKxSxD, v_LxKxSxD, lanes_B, seen: Seen, scale: float, cap: float | None):
     """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero."""
     result = jax.ShapeDtypeStruct(q_BxTxKxGxD.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("attention"), result)
-    return call(q_BxTxKxGxD, k_BxKxSxD, v_BxKxSxD, *seen, scale=np.float32(scale), cap=np.float32(cap or 0))
+    return call(q_BxTxKxGxD, k_LxKxSxD, v_LxKxSxD, lanes_B, *seen, scale=np.float32(scale), cap=np.float32(cap or 0))
 
 
 def written(keys_LxKxSxD, values_LxKxSxD, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD):

@@ -167,20 +167,21 @@ ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::A
 
 using Queries = ffi::Buffer<ffi::F32, 5>;
 
-// q and out [B, T, K, G, D], k and v [B, K, S, D]. A row sees `counts` [B, T] slots, the first of `seen` [B, T, S], and
-// its sums add up in their order. The result of a row that sees nothing is zero.
+// q and out [B, T, K, G, D], k and v [L, K, S, D], of whose lanes the rows have these [B]. A row sees `counts` [B, T]
+// slots, the first of `seen` [B, T, S], and its sums add up in their order. The result of a row that sees nothing is zero.
 struct Attention {
   const float *q, *k, *v;
-  const int32_t *seen, *counts;
+  const int32_t *lanes, *seen, *counts;
   float* out;
-  int64_t lanes, rows, heads, groups, slots, dims;
+  int64_t count, rows, heads, groups, slots, dims, pool_lanes;
   float scale, cap;
 };
 
 void attend(const Attention& a) {
   const Attend one = chosen.load()->attend;
-  pool().run(a.lanes * a.rows * a.heads, [&](int64_t part) {
-    const int64_t row = part / a.heads, lane = row / a.rows, head = part % a.heads;
+  pool().run(a.count * a.rows * a.heads, [&](int64_t part) {
+    const int64_t row = part / a.heads, head = part % a.heads;
+    const int64_t lane = std::clamp<int64_t>(a.lanes[row / a.rows], 0, a.pool_lanes - 1);
     const int64_t pool_at = (lane * a.heads + head) * a.slots * a.dims, row_at = part * a.groups * a.dims;
     thread_local std::vector<float> weights;
     const int64_t visible = std::clamp<int64_t>(a.counts[row], 0, a.slots);
@@ -192,16 +193,16 @@ void attend(const Attention& a) {
 }
 
 ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> k,
-                     ffi::BufferR4<ffi::F32> v, ffi::BufferR3<ffi::S32> seen, ffi::BufferR2<ffi::S32> counts,
-                     ffi::Result<Queries> out) {
+                     ffi::BufferR4<ffi::F32> v, ffi::BufferR1<ffi::S32> lanes, ffi::BufferR3<ffi::S32> seen,
+                     ffi::BufferR2<ffi::S32> counts, ffi::Result<Queries> out) {
   const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = seen.dimensions(), cs = counts.dimensions();
-  const bool fits = qs[0] == ks[0] && are(ss, qs[0], qs[1], ks[2]) && cs[0] == qs[0] && cs[1] == qs[1] &&
-                    qs[2] == ks[1] && qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
+  const bool fits = lanes.dimensions()[0] == qs[0] && ks[0] > 0 && are(ss, qs[0], qs[1], ks[2]) && cs[0] == qs[0] &&
+                    cs[1] == qs[1] && qs[2] == ks[1] && qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
   if (!fits || q.element_count() != out->element_count()) {
     return ffi::Error::InvalidArgument("pasta_jax: queries, keys, values and visible slots don't fit each other");
   }
-  attend({q.typed_data(), k.typed_data(), v.typed_data(), seen.typed_data(), counts.typed_data(), out->typed_data(),
-          qs[0], qs[1], qs[2], qs[3], ks[2], qs[4], scale, cap});
+  attend({q.typed_data(), k.typed_data(), v.typed_data(), lanes.typed_data(), seen.typed_data(), counts.typed_data(),
+          out->typed_data(), qs[0], qs[1], qs[2], qs[3], ks[2], qs[4], ks[0], scale, cap});
   return ffi::Error::Success();
 }
 
@@ -391,6 +392,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                                   .Arg<Queries>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
                                   .Arg<ffi::BufferR3<ffi::S32>>()
                                   .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Ret<Queries>());
@@ -437,12 +439,13 @@ int pasta_level(const char* name) {
   return is_found;
 }
 
-// Without XLA, for tests. `sizes`: lanes, rows, heads, groups, slots and dims.
-void pasta_attend(const float* q, const float* k, const float* v, const bool* see, const int32_t* order, float* out,
-                  const int64_t* sizes, float scale, float cap) {
+// Without XLA, for tests. `sizes`: lanes of rows, rows, heads, groups, slots, dims, and the pool's lanes.
+void pasta_attend(const float* q, const float* k, const float* v, const int32_t* lanes, const bool* see,
+                  const int32_t* order, float* out, const int64_t* sizes, float scale, float cap) {
   std::vector<int32_t> counts(sizes[0] * sizes[1]), seen(counts.size() * sizes[4]);
   see_slots(see, order, seen.data(), counts.data(), sizes[0], sizes[1], sizes[4]);
-  attend({q, k, v, seen.data(), counts.data(), out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, cap});
+  attend({q, k, v, lanes, seen.data(), counts.data(), out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
+          sizes[6], scale, cap});
 }
 
 void pasta_order(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {

@@ -20,8 +20,8 @@ extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
 extern "C" void pasta_cosines(const float*, float*, float*, int64_t);
 extern "C" void pasta_order(const int32_t*, int32_t*, int64_t, int64_t);
 extern "C" void pasta_write(const float*, const float*, const int32_t*, const int32_t*, float*, float*, const int64_t*);
-extern "C" void pasta_attend(const float*, const float*, const float*, const bool*, const int32_t*, float*, const int64_t*,
-                             float, float);
+extern "C" void pasta_attend(const float*, const float*, const float*, const int32_t*, const bool*, const int32_t*,
+                             float*, const int64_t*, float, float);
 
 int products(unsigned seed) {
   int wrong = 0;
@@ -88,18 +88,21 @@ int products(unsigned seed) {
     pasta_draw(logits.data(), temperatures.data(), most.data(), mass.data(), least.data(), keys.data(),
                round % 3 ? ids.data() : nullptr, places.data(), rows, outputs);
     for (int r = 0; r < rows; ++r) wrong += places[r] != r % outputs;
-    const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70)};
+    const int64_t in_pool = 1 + next(3);
+    const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70), in_pool};
     const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];
-    const int64_t slots = sizes[0] * sizes[2] * sizes[4] * sizes[5];
+    const int64_t slots = in_pool * sizes[2] * sizes[4] * sizes[5];
     std::vector<float> q(queries, 0.5f), k(slots, 0.25f), v(slots, 2.f), out(queries);
     std::vector<char> see(sizes[0] * sizes[1] * sizes[4], 1);
     std::vector<int32_t> threads(sizes[0] * sizes[4]), order(threads.size());
     for (int32_t& thread : threads) thread = next(2 * sizes[4]) - sizes[4] / 2;  // also none that there are
     pasta_order(threads.data(), order.data(), sizes[0], sizes[4]);
-    pasta_attend(q.data(), k.data(), v.data(), reinterpret_cast<const bool*>(see.data()), order.data(), out.data(), sizes,
-                 1, 0);
+    std::vector<int32_t> lanes(sizes[0]);
+    for (int32_t& lane : lanes) lane = next(in_pool + 2) - 1;  // also beyond the pool, which is one of it
+    pasta_attend(q.data(), k.data(), v.data(), lanes.data(), reinterpret_cast<const bool*>(see.data()), order.data(),
+                 out.data(), sizes, 1, 0);
     for (float value : out) wrong += std::abs(value - 2) > 1e-5f;
-    const int64_t count = 1 + next(3), many = 1 + next(3), all = sizes[0], room = sizes[4], heads = sizes[2], dims = sizes[5];
+    const int64_t count = 1 + next(3), many = 1 + next(3), all = in_pool, room = sizes[4], heads = sizes[2], dims = sizes[5];
     const int64_t written[] = {count, many, heads, dims, all, room};
     const std::vector<float> news(count * many * heads * dims, 7.f);
     std::vector<int32_t> to_lanes(count), to_slots(count * many);
