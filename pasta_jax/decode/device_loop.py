@@ -28,7 +28,7 @@ MANY, STEPS_OF_MANY = 64, 32  # lanes, and steps of their rounds: a lane that ha
 class DeviceLoop:
     """The lanes, their requests and what waits.
 
-    It belongs to one thread, which submits, cancels and calls `round`; engine.py is such a thread for many clients. A
+    It belongs to one thread, which submits, cancels and calls `round`, or its two parts; engine.py is such a thread for many clients. A
     round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), only
     BETWEEN tokens of new prompts are computed between two rounds, so that a long prompt does not interrupt the others.
     `prices` are DecodeState's where forks are admitted or drafts are fed; None: measured.
@@ -102,7 +102,22 @@ class DeviceLoop:
 
     def round(self) -> Iterator[Event | Result]:
         """Give free lanes to waiting requests, decode, and yield what came of it."""
-        self._fill()
+        yield from self.begin()
+        yield from self.advance()
+
+    def begin(self) -> Iterator[Event]:
+        """Give free lanes to waiting requests, and yield the first tokens that somebody waits for."""
+        lanes = self._fill()
+        logs = [self._logs[lane] for lane in lanes]
+        if not any(log.is_awaited for log in logs):
+            return
+        live, sampled = jax.device_get((self._state.live, self._state.threads.token))
+        for lane, log in zip(lanes, logs, strict=True):
+            if log.is_awaited and live[lane]:
+                yield log.first(int(sampled[lane, 0]))
+
+    def advance(self) -> Iterator[Event | Result]:
+        """Decode, and yield what came of it; after `begin`."""
         written = self._written_lane
         self._run(min(log.next_steps for lane, log in enumerate(self._logs) if log and lane != written))
         scored = any(log is not None and log.request.scored for log in self._logs)
@@ -138,8 +153,9 @@ class DeviceLoop:
         """The lane whose prompt is being written; -1: none."""
         return -1 if self._prefill is None else self._prefill.admission.lane
 
-    def _fill(self) -> None:
-        computed = 0
+    def _fill(self) -> list[int]:
+        """Compute prompts; the lanes that begin."""
+        computed, begun = 0, []
         while self._prefill or (self._waiting and None in self._logs):
             prefill = self._prefill or self._admit()
             before = compilation_cache.seconds()
@@ -154,9 +170,11 @@ class DeviceLoop:
                 self._prefixes.hold(lane, prefill.request.prompt_ids, prefill.request.adapter)
                 self._prefill = None
                 self._logs[lane].record_time(step=0)
+                begun.append(lane)
             others = [log for at, log in enumerate(self._logs) if log and at != lane]
             if computed >= BETWEEN and any(log.round_steps <= SHORT for log in others):
-                return
+                break
+        return begun
 
     def _admit(self) -> Prefill:
         """Give a free lane to the first waiting request."""

@@ -186,11 +186,13 @@ class Engine:
                 if not self._take(loop):
                     return
                 began = time.perf_counter()
-                items = list(loop.round()) if loop.is_busy else []
+                first = list(loop.begin()) if loop.is_busy else []
+                self._deliver(first)
+                items = list(loop.advance()) if loop.is_busy else []
             except Exception as error:
                 loop = self._replace(loop, error)
                 continue
-            self._count(loop, items, time.perf_counter() - began)
+            self._count(loop, (*first, *items), time.perf_counter() - began)
             self._deliver(items)
 
     @property

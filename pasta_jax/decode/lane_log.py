@@ -59,6 +59,7 @@ class LaneLog:
     round_steps: int
     copied: int
     reported: int = 0
+    begun: int = 0  # 1: the first token was reported before it was fed
     detokenizers: dict[int, Detokenizer] = dataclasses.field(default_factory=dict)
     ended: set[int] = dataclasses.field(default_factory=set)  # the guests whose last token was reported
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -69,16 +70,27 @@ class LaneLog:
         """Steps until this request is read again: one before its first token, if somebody waits for it."""
         return 1 if not self.reported and self.round_steps <= SHORT else self.round_steps
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for main's first token."""
+        return self.round_steps <= SHORT and not self.request.guests
+
+    def first(self, token: int) -> Event:
+        """Main's first token, which was sampled with its prompt. The next step feeds it."""
+        self.begun, tokenizer = 1, self.model.tokenizer
+        detokenizer = self.detokenizers.setdefault(0, Detokenizer(tokenizer))
+        return Event(self.number, 0, token, 1, spell_next(detokenizer, tokenizer.tags, token))
+
     def record_time(self, step: int) -> None:
         """Record when the host learned that this step was done."""
         self.rounds[step] = round(1000 * (time.perf_counter() - self.started), 3)
 
     def events(self, snapshot: Snapshot, lane: int) -> Iterator[Event]:
-        """The tokens fed since the last call."""
+        """The tokens fed since the last call, but for one that `first` has reported."""
         tokenizer = self.model.tokenizer
         prompt, fill = self.request.given, int(snapshot.fill[lane])
         columns = (snapshot.thread, snapshot.token, snapshot.step)
-        for slot in range(prompt + self.reported, fill):
+        for slot in range(prompt + max(self.reported, self.begun), fill):
             thread, token, step = (int(column[lane, slot]) for column in columns)
             if self.request.guests and thread not in self.detokenizers:
                 self.detokenizers[thread] = Detokenizer(tokenizer)

@@ -53,7 +53,7 @@ class Gate:
     """Holds the device loop before each round, unless so many rounds were allowed or the gate is open."""
 
     def __init__(self, monkeypatch):
-        self._is_open, self._rounds, round_of = False, threading.Semaphore(0), DeviceLoop.round
+        self._is_open, self._rounds, round_of = False, threading.Semaphore(0), DeviceLoop.begin
         self.seen: list[list[int]] = []  # the requests with a lane when each round began
 
         def held(loop):
@@ -61,7 +61,7 @@ class Gate:
             self.seen.append(loop.running)
             return round_of(loop)
 
-        monkeypatch.setattr(DeviceLoop, "round", held)
+        monkeypatch.setattr(DeviceLoop, "begin", held)
 
     def allow(self, rounds: int) -> None:
         self._rounds.release(rounds)
@@ -197,6 +197,20 @@ def test_the_first_token_comes_after_one_step_if_somebody_waits_for_it():
         assert [max(event.step for event in device.round()) for _ in ends] == ends
 
 
+def test_the_first_token_is_reported_before_a_step_and_once():
+    for round_steps in (4, 20):
+        device = loop()
+        device.submit(0, ask("x", LONG, sequential=True), round_steps)
+        first = list(device.begin())
+        assert [(event.thread, event.step) for event in first] == [(0, 1)] * (round_steps == 4)
+        events = [*first, *device.advance()]
+        while device.is_busy:
+            events += device.round()
+        trace = events.pop().trace
+        assert [event.token for event in events] == trace.token.tolist()
+        assert [event.step for event in events] == trace.step.tolist()
+
+
 def test_an_answer_that_has_ended_waits_for_no_other():
     device = loop()
     device.submit(0, ask("x", 3, sequential=True), 64)
@@ -247,7 +261,7 @@ def test_a_failure_ends_the_requests_that_have_begun_and_no_others(engine, gate,
     for client in clients:
         client.next()
     waiting = Client(engine, ask("zzz"))
-    name = "cancel" if when == "cancelling" else "round"
+    name = "cancel" if when == "cancelling" else "advance"
     held = getattr(DeviceLoop, name)
 
     def fails(self, *arguments):
@@ -273,8 +287,8 @@ def test_an_engine_that_cannot_start_again_refuses(gate, monkeypatch):
     loops = [loop()]
     engine = Engine(loops.pop, LANES, WAITING)
     engine.start()
-    held = DeviceLoop.round
-    monkeypatch.setattr(DeviceLoop, "round", lambda self: held(self) and 1 / 0)
+    held = DeviceLoop.advance
+    monkeypatch.setattr(DeviceLoop, "advance", lambda self: held(self) and 1 / 0)
     clients = [Client(engine, ask("x")) for _ in range(3)]
     gate.open()
     assert all(isinstance(client.end(), PastaError) for client in clients)

@@ -70,9 +70,9 @@ def test_what_was_exchanged_outlives_a_failure(tmp_path, monkeypatch):
     there = Changing(tmp_path)
     there.exchange()
     assert there.done.wait(60)
-    mine, held = ask("x" * 40, 60, adapter=1), DeviceLoop.round
-    monkeypatch.setattr(DeviceLoop, "round", lambda self: list(held(self)) and 1 / 0)
+    mine, held = ask("x" * 40, 60, adapter=1), DeviceLoop.advance
+    monkeypatch.setattr(DeviceLoop, "advance", lambda self: list(held(self)) and 1 / 0)
     assert isinstance(Client(there.engine, mine).end(), PastaError)
-    monkeypatch.setattr(DeviceLoop, "round", held)
+    monkeypatch.setattr(DeviceLoop, "advance", held)
     assert Client(there.engine, mine).end().text == answered(mine, there.changed).text
     there.engine.close(drain=False)

@@ -210,7 +210,7 @@ def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(
         assert one.text == other.text
         assert other.copied == 0
         assert alone or one.copied % CHUNK in (0, len(plan[number][2].prompt_ids) % CHUNK)
-    assert any(one.copied % CHUNK for one in found[True].values())
+    assert any(one.copied % CHUNK for one in found[True].values()) or not alone
 
 
 def kernels_model() -> Model:

@@ -92,8 +92,9 @@ def test_the_earlier_turns_of_a_chat_are_not_computed_again(server):
     for turn in range(3):
         messages.append({"role": "user", "content": f"turn {turn}: fish cod {'and so on ' * 3}"})
         usage = server.ask(messages=messages, seed=turn, max_tokens=4)["usage"]
-        assert usage["prompt_tokens_details"]["cached_tokens"] == earlier // 16 * 16
-        copied, earlier = copied + earlier // 16 * 16, usage["prompt_tokens"]
+        reused = usage["prompt_tokens_details"]["cached_tokens"]
+        assert earlier // 16 * 16 <= reused <= earlier  # whole chunks of it, or with our kernels all of it
+        copied, earlier = copied + reused, usage["prompt_tokens"]
         messages.append({"role": "assistant", "content": "as you say"})
     assert server.metric("pasta_prompt_tokens_copied_total") == copied > 0
 
