@@ -24,7 +24,7 @@ from pasta_jax.data.pairs import Pair, Unreadable, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
-from pasta_jax.files.remote import local, path_of
+from pasta_jax.files.remote import path_of
 from pasta_jax.files.workdir import claim
 from pasta_jax.llm.cache import total_cost
 from pasta_jax.progress import doing, say, track
@@ -32,7 +32,7 @@ from pasta_jax.runs import processes
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.config_file import read_config
-from pasta_jax.weights.load import PACKAGED, tokenizer_file
+from pasta_jax.weights.load import PACKAGED, tokenizer_file, weights_at
 from pasta_jax.weights.settings import ModelSource
 
 ANSWERS = "answers.jsonl"  # what an endpoint answered
@@ -146,7 +146,7 @@ def tokenizer_for(source: ModelSource) -> Tokenizer:
         return toy_tokenizer()
     if not source.path and source.preset not in PACKAGED:
         raise PastaError(f"model {source.preset}: no package ships its tokenizer; set --config.model.path")
-    path = local(path_of(source.path)) if source.path else packages.path(source.preset)
+    path = weights_at(source.path) if source.path else packages.path(source.preset)
     if path.is_dir():
         read_config(path)  # what can't be trained is refused before annotating
         path = tokenizer_file(path)

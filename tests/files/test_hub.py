@@ -8,9 +8,11 @@ import pytest
 from huggingface_hub.utils import filter_repo_objects
 
 import pasta_jax as pasta
+from pasta_jax.annotate import pipeline
 from pasta_jax.errors import PastaError
 from pasta_jax.files import hub
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
 from pasta_jax.weights.adapter import describe, new_adapter, save_adapter
 from pasta_jax.weights.load import export_model, read_model
 from pasta_jax.weights.settings import AdapterSettings, ModelSource
@@ -49,6 +51,13 @@ def test_an_id_is_read_like_a_folder(revision, cache, folders):
     model = read_model("", f"some.org/model-1.5{revision}")
     assert model.fingerprint == read_model("", str(folders / "model")).fingerprint
     assert model.name == f"model-1.5{revision}"
+
+
+def test_annotation_finds_the_tokenizer_of_an_id_and_of_a_run(cache, folders):
+    shutil.copytree(folders / "model", "run/model")
+    expected = tokenizer_fingerprint(read_model("", str(folders / "model")).tokenizer)
+    for path in ("some.org/model-1.5", "run"):
+        assert tokenizer_fingerprint(pipeline.tokenizer_for(ModelSource(path=path))) == expected
 
 
 def test_an_adapter_has_an_id_too_and_the_api_takes_ids(cache):
