@@ -20,7 +20,7 @@ from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16, row_product
 from pasta_jax.models.parameters import packed_shapes
 from pasta_jax.progress import doing
-from pasta_jax.teaching.prompts import choose
+from pasta_jax.teaching.prompts import choose, room
 from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.teaching.stages import HELD_OUT, PROMPTS, Stage, file_of, stages
 from pasta_jax.weights import config_file, gguf_model
@@ -142,7 +142,7 @@ def counts(settings: TeachSettings, workdir: Path) -> tuple[int, int]:
         train, held_out = (len((workdir / name).read_bytes().splitlines()) for name in (PROMPTS, HELD_OUT))
         return train, held_out
     if settings.prompts.file:
-        chosen = choose(settings.prompts)
+        chosen = choose(settings.prompts, room(settings))
         return len(chosen.train), len(chosen.held_out)
     return min(settings.prompts.count, len(in_parts()) + 1000), settings.prompts.held_out
 

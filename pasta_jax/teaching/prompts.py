@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from pasta_jax.annotate.pipeline import tokenizer_for
 from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data import sources
 from pasta_jax.data.near import Near
@@ -15,7 +16,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, packages
 from pasta_jax.lang.words import single_words
 from pasta_jax.progress import say
-from pasta_jax.teaching.settings import PromptsSettings
+from pasta_jax.teaching.settings import PromptsSettings, TeachSettings
 
 MOST_WORDS = 60  # of a packaged prompt; longer ones mostly hold a text to work on
 
@@ -29,13 +30,27 @@ class Prompts:
     left_out: dict[str, int]  # by reason
 
 
-def choose(settings: PromptsSettings) -> Prompts:
+def room(settings: TeachSettings) -> Callable[[str], bool]:
+    """Whether a prompt leaves room for an answer in a row of training: no record is made of another."""
+    tokenizer, most = tokenizer_for(settings.model), max(settings.training.lengths)
+
+    def fits(text: str) -> bool:
+        try:
+            return len(tokenizer.chat([("user", text)])) < most
+        except PastaError:  # launch.decode names the character that has no token
+            return True
+
+    return fits
+
+
+def choose(settings: PromptsSettings, fits: Callable[[str], bool] = lambda _: True) -> Prompts:
     """The prompts that the settings describe: by the hash of their text, so that the choice is always the same."""
     ours = [] if settings.file else in_parts()
     given = _of_file(settings.file) if settings.file else _packaged(settings)
     reserved, listed = Near(_reserved()), set(ours)
     # One of several with the same words: another would be learnt from where this one is held out.
-    unreserved = [text for text in reversed([*ours, *given]) if text not in reserved]
+    short = [text for text in [*ours, *given] if fits(text)]
+    unreserved = [text for text in reversed(short) if text not in reserved]
     distinct = {tuple(single_words(text.casefold())) or text: text for text in unreserved}.values()
     forks = {text: text in listed or asks_for_list(text) for text in distinct}
     parts, others = ([text for text, is_part in forks.items() if is_part is kind] for kind in (True, False))
@@ -48,7 +63,8 @@ def choose(settings: PromptsSettings) -> Prompts:
     apart = round(held_out * wanted / count)  # of those with parts
     held = spread(kinds[0][:apart], kinds[1][: held_out - apart])
     left_out = {
-        "like one of an evaluation set": len(ours) + len(given) - len(unreserved),
+        "too long for config.training.lengths": len(ours) + len(given) - len(short),
+        "like one of an evaluation set": len(short) - len(unreserved),
         "the same words as another": len(unreserved) - len(distinct),
         "beyond config.prompts.count": len(distinct) - count,
     }

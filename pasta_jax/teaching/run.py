@@ -93,7 +93,7 @@ def refuse_others(file: Path, workdir: Path) -> None:
 
 def choose_prompts(settings: TeachSettings) -> prompts.Prompts:
     """What is learnt from and evaluated on."""
-    chosen = prompts.choose(settings.prompts)
+    chosen = prompts.choose(settings.prompts, prompts.room(settings))
     if settings.evaluate and not chosen.held_out:
         raise PastaError(
             f"config.prompts: of {len(chosen.train)} none is held out to evaluate with; name more prompts, raise "

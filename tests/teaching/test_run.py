@@ -162,8 +162,10 @@ def test_prompts_are_chosen_evenly_and_none_is_one_of_an_evaluation(folder, held
     assert (len(chosen.train), len(chosen.held_out)) == (200, held_out)
     assert not {*chosen.train} & {*chosen.held_out}
     assert reserved not in chosen.train + chosen.held_out
-    counts = {"like one of an evaluation set": 1, "the same words as another": 0}
-    assert chosen.left_out == counts | {"beyond config.prompts.count": 400 - held_out}
+    assert {reason: count for reason, count in chosen.left_out.items() if count} == {
+        "like one of an evaluation set": 1,
+        "beyond config.prompts.count": 400 - held_out,
+    }
     for part in (chosen.train[:40], chosen.train, chosen.held_out):
         assert sum(text.startswith("List") for text in part) == pytest.approx(0.75 * len(part), abs=3)
     assert prompts.choose(settings) == chosen
@@ -192,11 +194,13 @@ def test_prompts_that_differ_in_punctuation_alone_are_one(folder):
 
 def test_what_is_left_out_of_a_file_is_told(folder, capsys):
     path = folder / "told.jsonl"
-    texts = [*QUESTIONS, QUESTIONS[0].upper(), no_fork()[3]]
+    texts = [*QUESTIONS, QUESTIONS[0].upper(), no_fork()[3], "Name things. " * 200]
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-    run.choose_prompts(changed(configs.teach.tiny(), **{"prompts.file": str(path)}))
-    told = "10 prompts to learn from, 2 to evaluate on; left out: like one of an evaluation set: 1, "
-    assert f"{told}the same words as another: 1\n" in capsys.readouterr().err
+    settings = changed(configs.teach.tiny(), **{"model.path": str(folder / "mine"), "prompts.file": str(path)})
+    run.choose_prompts(settings)
+    told = "10 prompts to learn from, 2 to evaluate on; left out: too long for config.training.lengths: 1, like one of "
+    assert f"{told}an evaluation set: 1, the same words as another: 1\n" in capsys.readouterr().err
+    assert plan.counts(settings, folder / "new") == (10, 2)
 
 
 def test_other_prompts_in_the_same_file_are_refused_when_a_run_goes_on(folder, tmp_path, monkeypatch):
