@@ -18,7 +18,7 @@ _ITEM = re.compile(
     r"|[①-⑳])(?=[ \t\u3000]*[^\s、．]))"
 )
 _HASHES = re.compile(r"(#{1,6})[ \t]+\S")
-_BOLD_LINE = re.compile(r"(\*\*|__)[^*_]+\1[:：]?[ \t]*$")
+_BOLD_LINE = re.compile(r"(\*\*|__)[^*_]+\1[:：]?\s*$")  # the line may end in a carriage return
 _MAX_TITLE_WORDS = 8
 
 

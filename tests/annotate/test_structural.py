@@ -174,6 +174,12 @@ def test_the_heading_of_a_long_section_leads_in_its_list(heading, forks):
     assert annotate("Tell me about bread.", text).count("<async") == forks
 
 
+@examples(200)
+@given(st.lists(_lines, max_size=30))
+def test_line_breaks_of_windows_change_no_tag(lines):
+    assert annotate("", "\r\n".join(lines)) == annotate("", "\n".join(lines)).replace("\n", "\r\n")
+
+
 def test_code_stays_whole():
     text = (
         "Two ways:\n\n1. With a loop, which everybody can read at once:\n```python\n1. not an item\n- nor this\n```\n"
