@@ -110,7 +110,7 @@ in_sequence = _any(
     "|จากนั้น|ต่อไป|สุดท้าย|จนกว่า|คลิก|สร้าง",
 )  # fmt: skip
 # The heading of a section that depends on the sections before it.
-dependent_heading = _opens(
+_dependent_heading = _opens(
     "(?:in )?(?:conclusion|summary|short)", "overall", "result(?:s|ing)?", "total", "final", "answer",
     "instructions?", "directions?", "methods?", "steps?", "procedure", "preparation", "verdict", "recommendation",
     "comparison", "solution", "takeaways?", "next", "output", "explanation", "example(?: usage)?", "usage", "note",
@@ -163,6 +163,11 @@ _LEADS = (
     re.compile(r"\s*[【「『《]([^】」』》\n]{1,60})[】」』》]"),
     re.compile(rf"\s*[*_]?([^:：.!?。！？\n]{{2,60}}?)[*_]{{0,3}}(?:(?::|\s+[-–—])(?=\s)|：|——|:(?=[{UNSPACED}]))"),
 )
+# What counts a heading or a lead, in emphasis or not: `1.`, `(a)`, `II.`, `一、`, a digit in a circle or on a key.
+_COUNT = re.compile(
+    rf"^([*_]*)(?:[(（]?(?:\d{{1,3}}(?:\.\d{{1,3}})*|[IVX]{{1,4}}|[A-Za-z]|[一二三四五六七八九十]{{1,3}})"
+    rf"(?:[.)](?=[\s*_{UNSPACED}])|[、．）])|[①-⑳]|\d{{1,2}}\ufe0f?\u20e3)\s*(?=\S)"
+)
 _CLAUSE = re.compile(r"[。，、；：！？…—,.;:!?()（）【】「」『』《》*_`\s]+")
 
 
@@ -174,6 +179,11 @@ def closing(text: str) -> bool:
 def farewell(text: str) -> bool:
     """Whether a paragraph is a courtesy that depends on nothing in the answer."""
     return _farewell(text) and len(split_words(text)) < 40
+
+
+def dependent_heading(heading: str) -> bool:
+    """Whether a section needs those before it, as its heading says; its number doesn't count."""
+    return _dependent_heading(heading) or _dependent_heading(without_number(heading))
 
 
 def refers_back(text: str, earlier: str, known: str) -> bool:
@@ -213,8 +223,8 @@ def without_ordinal(text: str) -> str:
 
 
 def without_number(heading: str) -> str:
-    """A heading without its number: of `Day 1: Osaka` the part after the colon."""
-    rest = re.sub(r"^[^:]*\d[^:]*:\s*(?=\S)", "", heading)
+    """A heading without its number: `Osaka` of `1. Osaka`, and of `Day 1: Osaka` the part after the colon."""
+    rest = re.sub(r"^[^:：]*\d[^:：]*[:：]\s*(?=\S)", "", _COUNT.sub(r"\1", heading))
     return rest if _WORD.search(rest) else heading
 
 
@@ -225,6 +235,7 @@ def topic(text: str, known: str) -> str:
     not in `known`.
     """
     lead = next((m[1] for m in (lead.match(text) for lead in _LEADS) if m and len(split_words(m[1])) <= 8), "")
+    lead = _COUNT.sub(r"\1", lead)
     if unspaced(lead or _first_sentence(text)):
         return _first_clause(lead or text)
     words = _WORD.findall(lead)
@@ -236,7 +247,7 @@ def topic(text: str, known: str) -> str:
         first = _first_content_words(sentence)
         is_new = {word.lower() for word in first} - earlier
         words = first if is_new else _content_words(sentence, earlier) or _content_words(sentence, set())
-    return " ".join((words or _WORD.findall(text[:400]))[:MAX_TOPIC_WORDS])
+    return first_words(" ".join(words or _WORD.findall(text[:400])), MAX_TOPIC_WORDS)
 
 
 def _first_clause(text: str) -> str:

@@ -180,6 +180,29 @@ def test_line_breaks_of_windows_change_no_tag(lines):
     assert annotate("", "\r\n".join(lines)) == annotate("", "\n".join(lines)).replace("\n", "\r\n")
 
 
+@pytest.mark.parametrize(
+    "heading",
+    ["## 1. {}", "**1. {}**", "### 1.2. **{}**", "## (1) {}", "## II. {}", "### 1\ufe0f\u20e3 {}", "**Day 1: {}**"],
+)
+def test_the_number_of_a_heading_is_no_topic_and_hides_no_conclusion(heading):
+    text = SECTIONS.replace("In summary", "## Conclusion\nIn summary")
+    for name in ("Trains", "Ferries", "Conclusion"):
+        text = text.replace(f"## {name}", heading.format(name))
+    parts = program("How do they compare?", text).parts
+    assert [part.topic for part in parts if isinstance(part, Chunk)] == ["Trains", "Ferries"]
+    assert Sync() in parts
+
+
+@pytest.mark.parametrize(
+    "heading", ["## 1. {}", "## {}", "**1. {}**", "## 一、{}", "## ①{}", "## （1）{}", "## 第1点：{}"]
+)
+def test_the_number_of_a_chinese_heading_is_no_topic(heading):
+    names = ["苹果", "香蕉", "葡萄"]
+    text = "\n\n".join(f"{heading.format(name)}\n\n{name}含有丰富的维生素和膳食纤维，对身体很好。" for name in names)
+    chunks = [part for part in program("水果有哪些？", text).parts if isinstance(part, Chunk)]
+    assert [chunk.topic for chunk in chunks] == names
+
+
 def test_code_stays_whole():
     text = (
         "Two ways:\n\n1. With a loop, which everybody can read at once:\n```python\n1. not an item\n- nor this\n```\n"
@@ -193,6 +216,7 @@ def test_code_stays_whole():
     ("text", "known", "topic"),
     [
         ("**A dark room**: Heavy curtains keep street lamps out.", "", "dark room"),
+        ("**2. A dark room:** Heavy curtains keep street lamps out.", "", "dark room"),
         ("Plan your training schedule carefully and stick to it.", "a first marathon", "Plan training schedule"),
         ("Listen to your body and take breaks when needed.", "", "Listen body"),
         ("Use a strong password that includes capital letters.", "protecting a password", "strong password"),
@@ -200,6 +224,7 @@ def test_code_stays_whole():
         ("Practise every day in the park.", "practise every day", "park"),  # what `known` lacks
         ("Überprüfen Sie Öl oder Reifen in der Werkstatt.", "Überprüfen Sie Öl und Reifen.", "Werkstatt"),
         ("Print the numbers from 1 to 10.", "Print the even numbers from 1 to 20.", "Print"),  # and not a number
+        ("2. 香蕉是热带水果，含有丰富的钾元素。", "1. 2. 3.", "2 香蕉是热"),  # not more words than a topic may have
     ],
 )
 def test_a_topic_is_the_first_words_with_content(text, known, topic):
