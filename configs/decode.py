@@ -24,9 +24,9 @@ On a terminal, its threads grow side by side; --slow shows them at reading speed
 prompt with the tags, and sequentially by the config's baseline (without one, by the same model), in turn, and shows
 both answers, their steps and their times.
 
---trace, --perfetto and --svg write the answer in other formats (docs/API.md). --prompts_file answers many prompts,
-and --output writes the results, with AlpacaEval's fields; the same command resumes a run that was stopped. With --html,
-each answer has a page, and the file that the flag names links to them.
+--trace, --perfetto and --svg write the answer in other formats (docs/API.md). --prompts_file answers many prompts, each
+with the next seed, and --output writes the results, with AlpacaEval's fields; the same command resumes a run that was
+stopped. With --html, each answer has a page, and the file that the flag names links to them.
 """
 
 from pasta_jax.answer.settings import DecodeSettings

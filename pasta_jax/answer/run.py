@@ -40,7 +40,8 @@ def run(settings: DecodeSettings, job: Job) -> list[AnswerRecord]:
     if jax.process_count() > 1 and len(job.prompts) == 1:
         raise PastaError("one prompt: runs in one process; several answer --prompts_file")
     unasked = template(settings.request, model.defaults, sequential)
-    requests = [request_for(model, settings, prompt, unasked) for prompt in job.prompts]
+    # Each draws for itself: with one seed for all, what is a rare draw for one is one for all.
+    requests = [request_for(model, settings, prompt, unasked.with_seed(n)) for n, prompt in enumerate(job.prompts)]
     loaded = time.perf_counter()
     if len(requests) > 1:
         about = depends_on(settings, model, job, unasked)
@@ -89,6 +90,7 @@ def depends_on(
         **{f"config.request.{key}": value for key, value in request.items()},
         "config.decoding.rows": settings.decoding.rows,
         "config.decoding.slots": settings.decoding.slots,
+        **({"seed of prompt n": "config.request.seed + n"} if unasked.rules.temperature else {}),
         **({} if settings.decoding.draft == "off" else {"config.decoding.draft": settings.decoding.draft}),
         **({} if settings.decoding.forks == "eager" else {"config.decoding.forks": settings.decoding.forks}),
         "--baseline": job.baseline_tokens and fingerprints.of_data(job.baseline_tokens),

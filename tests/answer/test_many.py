@@ -47,6 +47,19 @@ def test_a_file_of_prompts_is_answered_in_order_with_and_without_tags(answer):
         assert record["text"] in out
 
 
+def test_each_prompt_draws_random_numbers_of_its_own(answer):
+    """With the same ones, all answers to like prompts would begin alike."""
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n' * 4)
+    texts = []
+    for seed in (7, 8):
+        out, _ = answer("", {"request.seed": seed}, prompts_file="prompts.jsonl", sequential=True, json=True)
+        texts.append([json.loads(line)["text"] for line in out.splitlines()])
+    assert len({*texts[0]}) == 4
+    assert texts[0][1:] == texts[1][:-1]
+    out, _ = answer("one", {"request.seed": 9}, sequential=True, json=True)
+    assert json.loads(out)["text"] == texts[0][2]
+
+
 def test_results_are_printed_in_the_order_of_the_prompts(answer, monkeypatch):
     stream = many.stream
 
