@@ -28,9 +28,10 @@ MANY, STEPS_OF_MANY = 64, 32  # lanes, and steps of their rounds: a lane that ha
 class DeviceLoop:
     """The lanes, their requests and what waits.
 
-    It belongs to one thread, which submits, cancels and calls `round`, or its two parts; engine.py is such a thread for many clients. A
-    round is as long as the most impatient of its requests allows. While one of them is read as it grows (SHORT), only
-    BETWEEN tokens of new prompts are computed between two rounds, so that a long prompt does not interrupt the others.
+    It belongs to one thread, which submits, cancels and calls `round`, or its two parts; engine.py is such a thread for
+    many clients. A round is as long as the most impatient of its requests allows. While one of them is read as it grows
+    (SHORT), only BETWEEN tokens of new prompts are computed between two rounds, so that a long prompt does not
+    interrupt the others.
     `prices` are DecodeState's where forks are admitted or drafts are fed; None: measured.
     """
 

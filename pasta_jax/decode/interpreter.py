@@ -152,7 +152,7 @@ def step(
         see = see if spec.kernel else see & rows.active[:, :, None]
         fill = jnp.max(jnp.where(runs_B, pool.fill, 0))
         order = by_thread(pool.chunk) if uses_kernels(params) else None
-        cache = Cache(pool.kv, rows.slot, prefixes=spec.prefixes, fill=fill, packed=packed, order_BxS=order)
+        cache = Cache(pool.kv, rows.slot, prefixes=spec.prefixes, fill=fill, packed=packed, order_LxS=order)
         x_BxRxE, kv = trunk(params, config, rows.token, rows.position, see, pool.position, cache)
         hidden = state.hidden
         if hidden is not None:

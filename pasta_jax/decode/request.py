@@ -73,7 +73,10 @@ def template(settings: AnswerSettings, own: Defaults, sequential: bool) -> Reque
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One token of a request, reported when it is fed, or just before; `text` is what it adds to its thread (trace.spell_next)."""
+    """One token of a request, reported when it is fed, or main's first one just before.
+
+    `text` is what it adds to its thread (trace.spell_next).
+    """
 
     request: int
     thread: int

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from pasta_jax.models.config import TransformerConfig
@@ -31,20 +32,29 @@ class Cache:
     prefixes: tuple[int, ...] = ()  # ascending static lengths; attention reads the shortest that covers `fill`
     fill: jax.Array | None = None  # int32 scalar: slots in use in the fullest lane, this step's included
     packed: Packed | None = None  # the rows to compute; None: all
-    order_BxS: jax.Array | None = None  # int32; the slots in the order in which our kernel adds up; None: as they are
+    order_LxS: jax.Array | None = None  # int32; the slots in the order in which our kernel adds up; None: as they are
+    row_lanes: jax.Array | None = None  # int32 [B, T]; each row's own of the pool's lanes; None: as `lanes` says
+
+    def by_rows(self) -> "Cache":
+        """The packed rows as all rows of one batch row, each in its lane: for our kernel, which takes rows apart."""
+        packed = self.packed
+        slots_C = jnp.where(self.in_use(0)[0], packed.pack(self.slots_BxT), np.iinfo(np.int32).max)
+        return dataclasses.replace(self, slots_BxT=slots_C[None], row_lanes=packed.at[None] // packed.rows, packed=None)
 
     @property
-    def lanes_B(self) -> jax.Array:
-        """The rows' lanes, int32."""
-        return jnp.arange(len(self.slots_BxT), dtype=jnp.int32) if self.lanes is None else self.lanes
+    def lanes_BxT(self) -> jax.Array:
+        """Each row's lane, int32."""
+        if self.row_lanes is not None:
+            return self.row_lanes
+        lanes_B = jnp.arange(len(self.slots_BxT), dtype=jnp.int32) if self.lanes is None else self.lanes
+        return jnp.broadcast_to(lanes_B[:, None], self.slots_BxT.shape)
 
     def seen(self, see_BxTxS) -> Seen:
         """What our kernel reads in place of a mask."""
-        order_BxS = self.order_BxS
-        if order_BxS is None:
-            lanes, _, slots = see_BxTxS.shape
-            order_BxS = jnp.broadcast_to(jnp.arange(slots), (lanes, slots))
-        return visible(see_BxTxS, order_BxS)
+        if self.order_LxS is None:
+            order_1xS = jnp.arange(see_BxTxS.shape[-1], dtype=jnp.int32)[None]
+            return visible(see_BxTxS, order_1xS, jnp.zeros(see_BxTxS.shape[:2], jnp.int32))
+        return visible(see_BxTxS, self.order_LxS, self.lanes_BxT)
 
     def in_use(self, slots: int) -> jax.Array:
         """Which of the computed rows have a token, bool [B, T] or [1, C]: those with one of so many slots."""
@@ -75,11 +85,15 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
         written = tuple((pool[0],) for pool in written) if isinstance(kv[0], tuple) else written
     else:
         with jax.named_scope("write"):
-            write = write_by_kernel if holds_panels(out) else write_kv
-            written = kv if k is None else write(kv, l, cache.lanes_B, slots_BxT, k, v)
+            if k is None:
+                written = kv
+            elif holds_panels(out):
+                written = write_by_kernel(kv, l, cache.lanes_BxT, slots_BxT, k, v)
+            else:
+                written = write_kv(kv, l, cache.lanes, slots_BxT, k, v)
         if isinstance(see, Seen):
             pools, rules = (pool[l] for pool in written), (config.score_scale, config.attention_cap)
-            read = attend_visible(q, *pools, cache.lanes_B, see, *rules)
+            read = attend_visible(q, *pools, cache.lanes_BxT, see, *rules)
         else:
             read = attend_prefix(config, q, written, l, see, cache, sinks)
     read = read if packed is None else packed.pack(read)[None]
@@ -89,9 +103,9 @@ def attend(config: TransformerConfig, see, cache: Cache | None, kv, l, out: Mapp
     return read, written
 
 
-def write_by_kernel(kv: KV, l, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
-    """pool.py's `write_kv` by our CPU kernel, for pools of one layer each and lanes that differ."""
-    new = written_in_place(kv[0][l], kv[1][l], lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD)
+def write_by_kernel(kv: KV, l, lanes_BxT, slots_BxT, k_BxTxKxD, v_BxTxKxD) -> KV:
+    """pool.py's `write_kv` by our CPU kernel, for pools of one layer each; each row has its lane."""
+    new = written_in_place(kv[0][l], kv[1][l], lanes_BxT, slots_BxT, k_BxTxKxD, v_BxTxKxD)
     return tuple((*pool[:l], one, *pool[l + 1 :]) for pool, one in zip(kv, new, strict=True))
 
 

@@ -1,7 +1,8 @@
 """Rows of several lanes packed next to each other, so that what works on single rows skips those that are not in use.
 
 Lanes seldom run equally many threads at a time: in a step of B x R rows most are inactive. The products, the head and
-the sampler then work on C rows; attention, which reads a lane's slots for all of its rows, on B x R.
+the sampler then work on C rows; so does attention by our CPU kernel. Otherwise, it reads a lane's slots for all of its
+rows, B x R.
 """
 
 import dataclasses

@@ -145,31 +145,33 @@ def trunk(
     [1, C, E]. In place of the mask there may be what blocks of it are computed from as they are needed: a MaskSpec, or
     with a cache a PoolSpec.
     """
-    packed = None if cache is None else cache.packed
+    packed, kernel = None if cache is None else cache.packed, uses_kernels(params)
     see_local = see_BxTxS
     if isinstance(see_BxTxS, MaskSpec | PoolSpec):
         see_local = see_BxTxS if config.window is None else see_BxTxS.within(config.window)
     elif config.window is not None:
         distance_BxTxS = positions_BxT[:, :, None] - key_positions_BxS[:, None, :]
         see_local = see_BxTxS & (distance_BxTxS < config.window)
+    reads_visible = kernel and cache is not None and not config.sinks and not isinstance(see_BxTxS, PoolSpec)
     if packed is not None:
         tokens_BxT, positions_BxT = packed.pack(tokens_BxT)[None], packed.pack(positions_BxT)[None]
+    if reads_visible:
+        masks = (see_BxTxS,) if see_local is see_BxTxS else (see_BxTxS, see_local)
+        if packed is not None:
+            masks = [packed.pack(mask)[None] & cache.in_use(0)[..., None] for mask in masks]
+            cache = cache.by_rows()
+        seen = [cache.seen(mask) for mask in masks]
+        see_BxTxS, see_local = seen[0], seen[-1]
     x_BxTxE = embedded(params, tokens_BxT)
     if cache is not None:  # rows of zeros, which stay zeros, take no products (kernels/cpu/multiply.h)
         x_BxTxE = jnp.where(cache.in_use(key_positions_BxS.shape[1])[..., None], x_BxTxE, 0)
     x_BxTxE = scaled(x_BxTxE, config.embed**0.5 if config.scaled_embed else config.embed_scale)
     own_LxBxTxP = owned(params, config, tokens_BxT, x_BxTxE) if config.layer_embed else None
-    kernel = uses_kernels(params)
     waves = rope_waves(config.rope, config.global_head_dim or config.head_dim, positions_BxT, kernel)
     waves_local = waves
     if config.local_rope is not None or config.global_head_dim is not None:
         waves_local = rope_waves(config.local_rope or config.rope, config.head_dim, positions_BxT, kernel)
     unmoved = jnp.ones_like(waves[0]), jnp.zeros_like(waves[1])
-    reads_visible = kernel and cache is not None and not config.sinks
-    if reads_visible and not isinstance(see_BxTxS, PoolSpec):
-        is_same = see_local is see_BxTxS
-        see_BxTxS = cache.seen(see_BxTxS)
-        see_local = see_BxTxS if is_same else cache.seen(see_local)
 
     def layer(params_l, x, kv, l, see, waves, own, config_l):
         params_l = params_l if cache is not None else with_gate_and_up(jax.tree.map(as_bfloat16, params_l))

@@ -129,28 +129,28 @@ class Seen(NamedTuple):
     count_BxT: jax.Array  # int32
 
 
-def visible(see_BxTxS, order_BxS) -> Seen:
-    """The slots that rows see, in this order of a lane's slots. Once a step: layers and heads all see the same."""
+def visible(see_BxTxS, order_LxS, lanes_BxT) -> Seen:
+    """The slots that rows see, in the order of their lane's. Once a step: layers and heads all see the same."""
     sizes = see_BxTxS.shape, see_BxTxS.shape[:2]
     result = [jax.ShapeDtypeStruct(size, jnp.int32) for size in sizes]
-    return Seen(*jax.ffi.ffi_call(target("visible"), result)(see_BxTxS, order_BxS))
+    return Seen(*jax.ffi.ffi_call(target("visible"), result)(see_BxTxS, order_LxS, lanes_BxT))
 
 
-def attend(q_BxTxKxGxD, k_LxKxSxD, v_LxKxSxD, lanes_B, seen: Seen, scale: float, cap: float | None):
+def attend(q_BxTxKxGxD, k_LxKxSxD, v_LxKxSxD, lanes_BxT, seen: Seen, scale: float, cap: float | None):
     """Softmax attention in float32 that reads only the visible slots; the result of a row that sees none is zero."""
     result = jax.ShapeDtypeStruct(q_BxTxKxGxD.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("attention"), result)
-    return call(q_BxTxKxGxD, k_LxKxSxD, v_LxKxSxD, lanes_B, *seen, scale=np.float32(scale), cap=np.float32(cap or 0))
+    return call(q_BxTxKxGxD, k_LxKxSxD, v_LxKxSxD, lanes_BxT, *seen, scale=np.float32(scale), cap=np.float32(cap or 0))
 
 
-def written(keys_LxKxSxD, values_LxKxSxD, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD):
+def written(keys_LxKxSxD, values_LxKxSxD, lanes_BxT, slots_BxT, k_BxTxKxD, v_BxTxKxD):
     """The pools of a layer with new keys and values in their slots, in place; lanes and slots beyond them are dropped.
 
     XLA compiles each scatter by itself: for all layers and sizes, a third of a loop's compilation.
     """
     result = [jax.ShapeDtypeStruct(pool.shape, jnp.float32) for pool in (keys_LxKxSxD, values_LxKxSxD)]
     call = jax.ffi.ffi_call(target("written"), result, input_output_aliases={0: 0, 1: 1})
-    return call(keys_LxKxSxD, values_LxKxSxD, lanes_B, slots_BxT, k_BxTxKxD, v_BxTxKxD)
+    return call(keys_LxKxSxD, values_LxKxSxD, lanes_BxT, slots_BxT, k_BxTxKxD, v_BxTxKxD)
 
 
 def by_thread(thread_BxS):

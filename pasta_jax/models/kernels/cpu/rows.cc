@@ -167,21 +167,21 @@ ffi::Error coded_product(ffi::BufferR2<ffi::F32> x, ffi::AnyBuffer codes, ffi::A
 
 using Queries = ffi::Buffer<ffi::F32, 5>;
 
-// q and out [B, T, K, G, D], k and v [L, K, S, D], of whose lanes the rows have these [B]. A row sees `counts` [B, T]
-// slots, the first of `seen` [B, T, S], and its sums add up in their order. The result of a row that sees nothing is zero.
+// q and out [B, T, K, G, D], k and v [L, K, S, D], of whose lanes each row has one [B, T]. It sees `counts` [B, T] slots,
+// the first of `seen` [B, T, S], and its sums add up in their order. The result of a row that sees nothing is zero.
 struct Attention {
   const float *q, *k, *v;
   const int32_t *lanes, *seen, *counts;
   float* out;
-  int64_t count, rows, heads, groups, slots, dims, pool_lanes;
+  int64_t rows, heads, groups, slots, dims, pool_lanes;
   float scale, cap;
 };
 
 void attend(const Attention& a) {
   const Attend one = chosen.load()->attend;
-  pool().run(a.count * a.rows * a.heads, [&](int64_t part) {
+  pool().run(a.rows * a.heads, [&](int64_t part) {
     const int64_t row = part / a.heads, head = part % a.heads;
-    const int64_t lane = std::clamp<int64_t>(a.lanes[row / a.rows], 0, a.pool_lanes - 1);
+    const int64_t lane = std::clamp<int64_t>(a.lanes[row], 0, a.pool_lanes - 1);
     const int64_t pool_at = (lane * a.heads + head) * a.slots * a.dims, row_at = part * a.groups * a.dims;
     thread_local std::vector<float> weights;
     const int64_t visible = std::clamp<int64_t>(a.counts[row], 0, a.slots);
@@ -193,24 +193,25 @@ void attend(const Attention& a) {
 }
 
 ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> k,
-                     ffi::BufferR4<ffi::F32> v, ffi::BufferR1<ffi::S32> lanes, ffi::BufferR3<ffi::S32> seen,
+                     ffi::BufferR4<ffi::F32> v, ffi::BufferR2<ffi::S32> lanes, ffi::BufferR3<ffi::S32> seen,
                      ffi::BufferR2<ffi::S32> counts, ffi::Result<Queries> out) {
-  const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = seen.dimensions(), cs = counts.dimensions();
-  const bool fits = lanes.dimensions()[0] == qs[0] && ks[0] > 0 && are(ss, qs[0], qs[1], ks[2]) && cs[0] == qs[0] &&
-                    cs[1] == qs[1] && qs[2] == ks[1] && qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
+  const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = seen.dimensions();
+  const auto are_rows = [&](auto& of) { return of.dimensions()[0] == qs[0] && of.dimensions()[1] == qs[1]; };
+  const bool fits = are_rows(lanes) && are_rows(counts) && ks[0] > 0 && are(ss, qs[0], qs[1], ks[2]) && qs[2] == ks[1] && qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
   if (!fits || q.element_count() != out->element_count()) {
     return ffi::Error::InvalidArgument("pasta_jax: queries, keys, values and visible slots don't fit each other");
   }
   attend({q.typed_data(), k.typed_data(), v.typed_data(), lanes.typed_data(), seen.typed_data(), counts.typed_data(),
-          out->typed_data(), qs[0], qs[1], qs[2], qs[3], ks[2], qs[4], ks[0], scale, cap});
+          out->typed_data(), qs[0] * qs[1], qs[2], qs[3], ks[2], qs[4], ks[0], scale, cap});
   return ffi::Error::Success();
 }
 
-// The slots that rows see, of those in `order` [B, S] and in its order, and how many: see and seen [B, T, S].
-void see_slots(const bool* see, const int32_t* order, int32_t* seen, int32_t* counts, int64_t lanes, int64_t rows,
-               int64_t slots) {
-  for (int64_t row = 0; row < lanes * rows; ++row, see += slots, seen += slots) {
-    const int32_t* of_lane = order + row / rows * slots;
+// The slots that rows see, of those in `order` [L, S] of their lanes [B, T] and in its order, and how many: see and seen
+// [B, T, S].
+void see_slots(const bool* see, const int32_t* order, const int32_t* lanes, int32_t* seen, int32_t* counts, int64_t rows,
+               int64_t slots, int64_t order_lanes) {
+  for (int64_t row = 0; row < rows; ++row, see += slots, seen += slots) {
+    const int32_t* of_lane = order + std::clamp<int64_t>(lanes[row], 0, order_lanes - 1) * slots;
     const void* first = std::memchr(see, true, slots);  // most rows of many lanes see nothing
     int64_t count = 0;
     for (int64_t i = first == nullptr ? slots : 0; i < slots; ++i) {
@@ -223,27 +224,30 @@ void see_slots(const bool* see, const int32_t* order, int32_t* seen, int32_t* co
   }
 }
 
-ffi::Error visible(ffi::BufferR3<ffi::PRED> see, ffi::BufferR2<ffi::S32> order, ffi::ResultBufferR3<ffi::S32> seen,
-                   ffi::ResultBufferR2<ffi::S32> counts) {
+ffi::Error visible(ffi::BufferR3<ffi::PRED> see, ffi::BufferR2<ffi::S32> order, ffi::BufferR2<ffi::S32> lanes,
+                   ffi::ResultBufferR3<ffi::S32> seen, ffi::ResultBufferR2<ffi::S32> counts) {
   const auto ss = see.dimensions(), os = order.dimensions(), vs = seen->dimensions(), cs = counts->dimensions();
-  if (os[0] != ss[0] || os[1] != ss[2] || !are(vs, ss[0], ss[1], ss[2]) || cs[0] != ss[0] || cs[1] != ss[1]) {
-    return ffi::Error::InvalidArgument("pasta_jax: mask and order don't fit each other");
+  const auto ls = lanes.dimensions();
+  if (os[0] < 1 || os[1] != ss[2] || ls[0] != ss[0] || ls[1] != ss[1] || !are(vs, ss[0], ss[1], ss[2]) || cs[0] != ss[0] ||
+      cs[1] != ss[1]) {
+    return ffi::Error::InvalidArgument("pasta_jax: mask, order and lanes don't fit each other");
   }
-  see_slots(see.typed_data(), order.typed_data(), seen->typed_data(), counts->typed_data(), ss[0], ss[1], ss[2]);
+  see_slots(see.typed_data(), order.typed_data(), lanes.typed_data(), seen->typed_data(), counts->typed_data(),
+            ss[0] * ss[1], ss[2], os[0]);
   return ffi::Error::Success();
 }
 
-// Keys and values [B, T, K, D] go to their slots [B, T] of these lanes [B] of pools [lanes, K, S, D]; to none beyond them.
+// Keys and values [B, T, K, D] go to their slots of their lanes [B, T] of pools [L, K, S, D]; to none beyond them.
 struct Writing {
   const float *k, *v;
   const int32_t *lanes, *slots;
   float *keys, *values;
-  int64_t count, rows, heads, dims, pool_lanes, pool_slots;
+  int64_t rows, heads, dims, pool_lanes, pool_slots;
 };
 
 void write(const Writing& w) {
-  for (int64_t row = 0; row < w.count * w.rows; ++row) {
-    const int64_t lane = w.lanes[row / w.rows], slot = w.slots[row];
+  for (int64_t row = 0; row < w.rows; ++row) {
+    const int64_t lane = w.lanes[row], slot = w.slots[row];
     if (lane < 0 || lane >= w.pool_lanes || slot < 0 || slot >= w.pool_slots) continue;
     for (int64_t head = 0; head < w.heads; ++head) {
       const int64_t from = (row * w.heads + head) * w.dims;
@@ -257,17 +261,17 @@ void write(const Writing& w) {
 using Slots = ffi::BufferR4<ffi::F32>;
 using WrittenSlots = ffi::ResultBufferR4<ffi::F32>;
 
-ffi::Error written(Slots keys, Slots values, ffi::BufferR1<ffi::S32> lanes, ffi::BufferR2<ffi::S32> slots,
+ffi::Error written(Slots keys, Slots values, ffi::BufferR2<ffi::S32> lanes, ffi::BufferR2<ffi::S32> slots,
                    ffi::BufferR4<ffi::F32> k, ffi::BufferR4<ffi::F32> v, WrittenSlots new_keys, WrittenSlots new_values) {
   const auto ps = keys.dimensions(), others = values.dimensions(), ks = k.dimensions(), vs = v.dimensions();
-  const auto ss = slots.dimensions();
+  const auto are_rows = [&](auto& of) { return of.dimensions()[0] == ks[0] && of.dimensions()[1] == ks[1]; };
   const bool fits = std::equal(ps.begin(), ps.end(), others.begin()) && std::equal(ks.begin(), ks.end(), vs.begin()) &&
-                    ss[0] == ks[0] && ss[1] == ks[1] && lanes.dimensions()[0] == ks[0] && ks[2] == ps[1] && ks[3] == ps[3];
+                    are_rows(slots) && are_rows(lanes) && ks[2] == ps[1] && ks[3] == ps[3];
   if (!fits || new_keys->untyped_data() != keys.untyped_data() || new_values->untyped_data() != values.untyped_data()) {
     return ffi::Error::InvalidArgument("pasta_jax: keys, values and slots don't fit the pool, which is written in place");
   }
   write({k.typed_data(), v.typed_data(), lanes.typed_data(), slots.typed_data(), new_keys->typed_data(),
-         new_values->typed_data(), ks[0], ks[1], ks[2], ks[3], ps[0], ps[2]});
+         new_values->typed_data(), ks[0] * ks[1], ks[2], ks[3], ps[0], ps[2]});
   return ffi::Error::Success();
 }
 
@@ -368,7 +372,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_written, written,
                               ffi::Ffi::Bind()
                                   .Arg<Slots>()
                                   .Arg<Slots>()
-                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
@@ -378,6 +382,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_written, written,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_visible, visible,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::BufferR3<ffi::PRED>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Ret<ffi::BufferR3<ffi::S32>>()
                                   .Ret<ffi::BufferR2<ffi::S32>>());
@@ -392,7 +397,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                                   .Arg<Queries>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
-                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Arg<ffi::BufferR3<ffi::S32>>()
                                   .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Ret<Queries>());
@@ -439,23 +444,23 @@ int pasta_level(const char* name) {
   return is_found;
 }
 
-// Without XLA, for tests. `sizes`: lanes of rows, rows, heads, groups, slots, dims, and the pool's lanes.
+// Without XLA, for tests. `sizes`: rows, heads, groups, slots, dims, and the pool's lanes.
 void pasta_attend(const float* q, const float* k, const float* v, const int32_t* lanes, const bool* see,
                   const int32_t* order, float* out, const int64_t* sizes, float scale, float cap) {
-  std::vector<int32_t> counts(sizes[0] * sizes[1]), seen(counts.size() * sizes[4]);
-  see_slots(see, order, seen.data(), counts.data(), sizes[0], sizes[1], sizes[4]);
+  std::vector<int32_t> counts(sizes[0]), seen(sizes[0] * sizes[3]);
+  see_slots(see, order, lanes, seen.data(), counts.data(), sizes[0], sizes[3], sizes[5]);
   attend({q, k, v, lanes, seen.data(), counts.data(), out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
-          sizes[6], scale, cap});
+          scale, cap});
 }
 
 void pasta_order(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {
   by_thread(thread, order, lanes, slots);
 }
 
-// `sizes`: lanes of rows, rows, heads, dims, and the pool's lanes and slots.
+// `sizes`: rows, heads, dims, and the pool's lanes and slots.
 void pasta_write(const float* k, const float* v, const int32_t* lanes, const int32_t* slots, float* keys, float* values,
                  const int64_t* sizes) {
-  write({k, v, lanes, slots, keys, values, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]});
+  write({k, v, lanes, slots, keys, values, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]});
 }
 
 void pasta_draw(const float* logits, const float* temperature, const int32_t* top_k, const float* top_p,

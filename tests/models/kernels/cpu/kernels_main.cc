@@ -88,30 +88,28 @@ int products(unsigned seed) {
     pasta_draw(logits.data(), temperatures.data(), most.data(), mass.data(), least.data(), keys.data(),
                round % 3 ? ids.data() : nullptr, places.data(), rows, outputs);
     for (int r = 0; r < rows; ++r) wrong += places[r] != r % outputs;
-    const int64_t in_pool = 1 + next(3);
-    const int64_t sizes[] = {1 + next(3), 1 + next(3), 1 + next(3), 1 + next(5), 1 + next(60), 1 + next(70), in_pool};
-    const int64_t queries = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[5];
-    const int64_t slots = in_pool * sizes[2] * sizes[4] * sizes[5];
+    const int64_t rows_seen = 1 + next(9), heads = 1 + next(3), groups = 1 + next(5), room = 1 + next(60), dims = 1 + next(70);
+    const int64_t in_pool = 1 + next(3), sizes[] = {rows_seen, heads, groups, room, dims, in_pool};
+    const int64_t queries = rows_seen * heads * groups * dims, slots = in_pool * heads * room * dims;
     std::vector<float> q(queries, 0.5f), k(slots, 0.25f), v(slots, 2.f), out(queries);
-    std::vector<char> see(sizes[0] * sizes[1] * sizes[4], 1);
-    std::vector<int32_t> threads(sizes[0] * sizes[4]), order(threads.size());
-    for (int32_t& thread : threads) thread = next(2 * sizes[4]) - sizes[4] / 2;  // also none that there are
-    pasta_order(threads.data(), order.data(), sizes[0], sizes[4]);
-    std::vector<int32_t> lanes(sizes[0]);
+    std::vector<char> see(rows_seen * room, 1);
+    std::vector<int32_t> threads(in_pool * room), order(threads.size());
+    for (int32_t& thread : threads) thread = next(2 * room) - room / 2;  // also none that there are
+    pasta_order(threads.data(), order.data(), in_pool, room);
+    std::vector<int32_t> lanes(rows_seen);
     for (int32_t& lane : lanes) lane = next(in_pool + 2) - 1;  // also beyond the pool, which is one of it
     pasta_attend(q.data(), k.data(), v.data(), lanes.data(), reinterpret_cast<const bool*>(see.data()), order.data(),
                  out.data(), sizes, 1, 0);
     for (float value : out) wrong += std::abs(value - 2) > 1e-5f;
-    const int64_t count = 1 + next(3), many = 1 + next(3), all = in_pool, room = sizes[4], heads = sizes[2], dims = sizes[5];
-    const int64_t written[] = {count, many, heads, dims, all, room};
-    const std::vector<float> news(count * many * heads * dims, 7.f);
-    std::vector<int32_t> to_lanes(count), to_slots(count * many);
-    for (int32_t& lane : to_lanes) lane = next(all + 2) - 1;  // also beyond the pool
+    const int64_t many = 1 + next(9), written[] = {many, heads, dims, in_pool, room};
+    const std::vector<float> news(many * heads * dims, 7.f);
+    std::vector<int32_t> to_lanes(many), to_slots(many);
+    for (int32_t& lane : to_lanes) lane = next(in_pool + 2) - 1;  // also beyond the pool
     for (int32_t& slot : to_slots) slot = next(room + 2) - 1;
     pasta_write(news.data(), news.data(), to_lanes.data(), to_slots.data(), k.data(), v.data(), written);
-    for (int64_t row = 0; row < count * many; ++row) {
-      const int64_t lane = to_lanes[row / many], slot = to_slots[row];
-      if (lane < 0 || lane >= all || slot < 0 || slot >= room) continue;
+    for (int64_t row = 0; row < many; ++row) {
+      const int64_t lane = to_lanes[row], slot = to_slots[row];
+      if (lane < 0 || lane >= in_pool || slot < 0 || slot >= room) continue;
       const int64_t last = (((lane + 1) * heads - 1) * room + slot) * dims + dims - 1;
       wrong += k[last] != 7 || v[last] != 7;
     }

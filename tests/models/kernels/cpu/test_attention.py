@@ -12,7 +12,7 @@ from pasta_jax.models.kernels.cpu.calls import attend, by_thread, visible, writt
 from pasta_jax.models.pool import write_kv
 from tests.models.kernels.cpu.test_calls import at_any_address, every_level
 
-ONE = np.zeros(1, np.int32)  # the lane of a pool of one
+ONE = np.zeros((1, 1), np.int32)  # the lane of a row of a pool of one
 
 
 def attended(q, k, v, see, scale: float, cap: float | None) -> np.ndarray:
@@ -42,14 +42,15 @@ def test_attention_equals_numpys(library):
         sizes = [int(n) for n in rng.integers(1, (4, 5, 4, 8, 150, 150))]  # lanes, rows, heads, groups, slots, dims
         scale = sizes[-1] ** -0.5
         q, k, v, see = random_attention(*sizes, seed=case)
-        lanes = rng.permutation(sizes[0] + 2)[: sizes[0]].astype(np.int32)
+        own = rng.permutation(sizes[0] + 2)[: sizes[0]].astype(np.int32)
+        lanes = np.repeat(own[:, None], sizes[1], axis=1)  # of each row
         pools = [np.full((sizes[0] + 2, *pool.shape[1:]), np.nan, np.float32) for pool in (k, v)]
-        for pool, own in zip(pools, (k, v), strict=True):
-            pool[lanes] = own
+        for pool, values in zip(pools, (k, v), strict=True):
+            pool[own] = values
         out = at_any_address(np.full_like(q, -7), case % 16)
-        order = np.stack([rng.permutation(sizes[4]) for _ in range(sizes[0])]).astype(np.int32)
+        order = np.stack([rng.permutation(sizes[4]) for _ in pools[0]]).astype(np.int32)
         arrays = [at_any_address(array, case % 16) for array in (q, *pools, lanes, see, order)]
-        given = np.asarray([*sizes, len(pools[0])], np.int64)
+        given = np.asarray([sizes[0] * sizes[1], *sizes[2:], len(pools[0])], np.int64)
         pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, out, given)]
         cap = 3.0 if case % 2 else None
         library.pasta_attend(*pointers, ctypes.c_float(scale), ctypes.c_float(cap or 0))
@@ -63,13 +64,18 @@ def test_attention_in_a_program_ignores_hidden_slots_whatever_they_hold(library)
     for pool in (k, v):
         pool[~see.any(axis=1)[:, None].repeat(2, axis=1)] = np.nan
     order = np.broadcast_to(np.arange(40, dtype=np.int32), (2, 40))
-    lanes = np.arange(2, dtype=np.int32)
-    result = jax.jit(lambda *arrays: attend(*arrays[:4], visible(*arrays[4:]), 0.25, None))(q, k, v, lanes, see, order)
+    lanes = np.repeat(np.arange(2, dtype=np.int32)[:, None], 3, axis=1)
+
+    @jax.jit
+    def read(*arrays):
+        return attend(*arrays[:3], lanes, visible(*arrays[3:], lanes), 0.25, None)
+
+    result = read(q, k, v, see, order)
     np.testing.assert_allclose(result, expected, atol=5e-6)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="mask and order don't fit"):
-        visible(see, order[:, 1:])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="mask, order and lanes don't fit"):
+        visible(see, order[:, 1:], lanes)
     with pytest.raises(jax.errors.JaxRuntimeError, match="queries, keys, values and visible slots don't fit"):
-        attend(q, k, v, lanes, visible(see[:, :, 1:], order[:, 1:]), 0.25, None)
+        attend(q, k, v, lanes, visible(see[:, :, 1:], order[:, 1:], lanes), 0.25, None)
 
 
 def test_attention_adds_up_by_thread_whatever_else_is_in_the_pool(library):
@@ -88,7 +94,7 @@ def test_attention_adds_up_by_thread_whatever_else_is_in_the_pool(library):
                 pool[0][:, np.flatnonzero(thread[0] == of)] = rows[:, 30 * of : 30 * (of + 1)]
         order = by_thread(jnp.asarray(thread))
         assert (np.asarray(order)[0] == np.argsort(thread[0], kind="stable")).all()
-        results.append(np.asarray(attend(q, k, v, ONE, visible((thread < 2)[:, None], order), 0.25, None)))
+        results.append(np.asarray(attend(q, k, v, ONE, visible((thread < 2)[:, None], order, ONE), 0.25, None)))
     assert np.isfinite(results[0]).all()
     assert all((result == results[0]).all() for result in results[1:])
 
@@ -99,9 +105,9 @@ def test_attention_to_extreme_scores(library):
     v = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
     see, order = np.ones((1, 1, 3), bool), np.arange(3, dtype=np.int32)[None]
     k[0, 0, :, 0] = 1e4, -1e4, 0
-    np.testing.assert_array_equal(attend(q, k, v, ONE, visible(see, order), 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
+    np.testing.assert_array_equal(attend(q, k, v, ONE, visible(see, order, ONE), 1.0, None)[0, 0, 0, 1], v[0, 0, 0])
     k[0, 0, 1, 0] = np.nan
-    assert np.isnan(attend(q, k, v, ONE, visible(see, order), 1.0, None)).all()
+    assert np.isnan(attend(q, k, v, ONE, visible(see, order, ONE), 1.0, None)).all()
 
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [2, 0]])
@@ -111,15 +117,14 @@ def test_keys_and_values_are_written_as_by_xla(lanes, library):
     slots = np.stack([rng.permutation(7)[:3] for _ in lanes]).astype(np.int32)  # 5 and 6 are beyond the pool
     k, v = rng.standard_normal((2, len(lanes), 3, 2, 4), np.float32)
     at = jnp.asarray(lanes, jnp.int32)
-    by_kernel, by_xla = (
-        jax.jit(lambda kv, write=write: write(kv, 1, at, slots, k, v))(kv) for write in (write_by_kernel, write_kv)
-    )
+    ways = (write_by_kernel, jnp.repeat(at[:, None], 3, axis=1)), (write_kv, at)
+    by_kernel, by_xla = (jax.jit(lambda kv, w=write, at=at: w(kv, 1, at, slots, k, v))(kv) for write, at in ways)
     jax.tree.map(np.testing.assert_array_equal, by_kernel, by_xla)
 
 
 def test_lanes_beyond_the_pool_are_dropped_and_what_does_not_fit_is_refused(library):
     pools, new = np.zeros((2, 2, 1, 3, 4), np.float32), np.ones((2, 2, 1, 1, 4), np.float32)
-    lanes, slots = np.array([-1, 2], np.int32), np.zeros((2, 1), np.int32)
+    lanes, slots = np.array([[-1], [2]], np.int32), np.zeros((2, 1), np.int32)
     assert not np.any(written(*pools, lanes, slots, *new))
     with pytest.raises(jax.errors.JaxRuntimeError, match="keys, values and slots don't fit the pool"):
         written(*pools, lanes[:1], slots, *new)
