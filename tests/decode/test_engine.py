@@ -190,25 +190,16 @@ def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
     assert texts[4] == texts[64]
 
 
-def test_the_first_token_comes_after_one_step_if_somebody_waits_for_it():
+def test_the_first_token_is_reported_before_its_step_if_somebody_waits_for_it():
     for round_steps, ends in ((4, [1, 5, 9]), (20, [20, 40, 60])):
         device = loop()
         device.submit(0, ask("x", LONG, sequential=True), round_steps)
-        assert [max(event.step for event in device.round()) for _ in ends] == ends
-
-
-def test_the_first_token_is_reported_before_a_step_and_once():
-    for round_steps in (4, 20):
-        device = loop()
-        device.submit(0, ask("x", LONG, sequential=True), round_steps)
-        first = list(device.begin())
-        assert [(event.thread, event.step) for event in first] == [(0, 1)] * (round_steps == 4)
-        events = [*first, *device.advance()]
-        while device.is_busy:
+        events = list(device.begin())
+        assert [event.step for event in events] == [1] * (round_steps == 4)
+        for end in ends:
             events += device.round()
-        trace = events.pop().trace
-        assert [event.token for event in events] == trace.token.tolist()
-        assert [event.step for event in events] == trace.step.tolist()
+            assert events[-1].step == end
+        assert [event.token for event in events] == device.cancel(0).trace.token.tolist()
 
 
 def test_an_answer_that_has_ended_waits_for_no_other():

@@ -88,9 +88,9 @@ int products(unsigned seed) {
     pasta_draw(logits.data(), temperatures.data(), most.data(), mass.data(), least.data(), keys.data(),
                round % 3 ? ids.data() : nullptr, places.data(), rows, outputs);
     for (int r = 0; r < rows; ++r) wrong += places[r] != r % outputs;
-    const int64_t rows_seen = 1 + next(9), heads = 1 + next(3), groups = 1 + next(5), room = 1 + next(60), dims = 1 + next(70);
-    const int64_t in_pool = 1 + next(3), sizes[] = {rows_seen, heads, groups, room, dims, in_pool};
-    const int64_t queries = rows_seen * heads * groups * dims, slots = in_pool * heads * room * dims;
+    const int64_t rows_seen = 1 + next(9), heads = 1 + next(3), shared = 1 + next(5), room = 1 + next(60), dims = 1 + next(70);
+    const int64_t in_pool = 1 + next(3), sizes[] = {rows_seen, heads, shared, room, dims, in_pool};
+    const int64_t queries = rows_seen * heads * shared * dims, slots = in_pool * heads * room * dims;
     std::vector<float> q(queries, 0.5f), k(slots, 0.25f), v(slots, 2.f), out(queries);
     std::vector<char> see(rows_seen * room, 1);
     std::vector<int32_t> threads(in_pool * room), order(threads.size());
