@@ -197,7 +197,8 @@ ffi::Error attention(float scale, float cap, Queries q, ffi::BufferR4<ffi::F32> 
                      ffi::BufferR2<ffi::S32> counts, ffi::Result<Queries> out) {
   const auto qs = q.dimensions(), ks = k.dimensions(), vs = v.dimensions(), ss = seen.dimensions();
   const auto are_rows = [&](auto& of) { return of.dimensions()[0] == qs[0] && of.dimensions()[1] == qs[1]; };
-  const bool fits = are_rows(lanes) && are_rows(counts) && ks[0] > 0 && are(ss, qs[0], qs[1], ks[2]) && qs[2] == ks[1] && qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
+  const bool fits = are_rows(lanes) && are_rows(counts) && ks[0] > 0 && are(ss, qs[0], qs[1], ks[2]) && qs[2] == ks[1] &&
+                    qs[4] == ks[3] && std::equal(ks.begin(), ks.end(), vs.begin());
   if (!fits || q.element_count() != out->element_count()) {
     return ffi::Error::InvalidArgument("pasta_jax: queries, keys, values and visible slots don't fit each other");
   }
