@@ -38,7 +38,8 @@ class Cache:
     def by_rows(self) -> "Cache":
         """The packed rows as all rows of one batch row, each in its lane: for our kernel, which takes rows apart."""
         packed = self.packed
-        slots_C = jnp.where(self.in_use(0)[0], packed.pack(self.slots_BxT), np.iinfo(np.int32).max)
+        is_row_C = packed.at < self.slots_BxT.size
+        slots_C = jnp.where(is_row_C, packed.pack(self.slots_BxT), np.iinfo(np.int32).max)  # or none
         return dataclasses.replace(self, slots_BxT=slots_C[None], row_lanes=packed.at[None] // packed.rows, packed=None)
 
     @property

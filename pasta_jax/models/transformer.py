@@ -158,8 +158,8 @@ def trunk(
     if reads_visible:
         masks = (see_BxTxS,) if see_local is see_BxTxS else (see_BxTxS, see_local)
         if packed is not None:
-            masks = [packed.pack(mask)[None] & cache.in_use(0)[..., None] for mask in masks]
             cache = cache.by_rows()
+            masks = [packed.pack(mask)[None] & cache.in_use(mask.shape[-1])[..., None] for mask in masks]
         seen = [cache.seen(mask) for mask in masks]
         see_BxTxS, see_local = seen[0], seen[-1]
     x_BxTxE = embedded(params, tokens_BxT)
