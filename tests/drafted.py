@@ -84,7 +84,8 @@ def piece(number: int) -> dict[str, object]:
     """Figures of one piece."""
     rng, config, began = random.Random(f"drafted {number}"), LOOPS[number % len(LOOPS)], time.perf_counter()
     requests, dear = requests_of(rng, config), rng.choice((0.0, 0.0, 0.2, 1.0))
-    device_loop.prices_of = lambda model, state, spec: (state, np.array(spec.sizes) ** dear)
+    device_loop.KEPT = rng.choice((0.0, 0.0, 0.12, 0.5))
+    device_loop.prices_of = lambda model, state, spec: (state, np.array(spec.priced_rows, float) ** dear)
     results = generate(MODEL, requests, dataclasses.replace(config, draft=drafts_of(number)))
     drafted_s, order = time.perf_counter() - began, sorted(range(PIECE), key=lambda at: results[at].trace.steps)
     outcomes = {}

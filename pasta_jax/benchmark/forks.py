@@ -57,7 +57,7 @@ def _loop(model: Model, settings: BenchmarkSettings, name: str) -> DeviceLoop:
         forks="eager" if sequential else "admitted",
     )  # fmt: skip
     spec = loop_spec(model, decoding, config.slots, sequential, topics=not sequential)
-    prices = no_prices(spec.sizes) if name == "eager" else None
+    prices = no_prices(spec.priced_rows) if name == "eager" else None
     return DeviceLoop(model, spec, config.lanes, config.slots, shares_prompts=False, prices=prices)
 
 

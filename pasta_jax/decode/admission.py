@@ -21,9 +21,20 @@ PAYS = 1.1  # rows per second that a wider step must gain
 _LAST, _WAITING, _BEGUN, _ENDED, _MAIN, _FIRST = (kind * (MAX_TENS + 1) for kind in (-1, 0, 1, 2, 3, 4))
 
 
-def no_prices(sizes: tuple[int, ...]) -> np.ndarray:
-    """Prices at which every chunk begins at once: wider steps are cheaper."""
-    return np.array([1 / size**2 for size in sizes], np.float32)
+def no_prices(priced_rows: tuple[int, ...]) -> np.ndarray:
+    """Prices at which every chunk begins at once: each more is half as dear."""
+    return 2.0 ** -np.arange(len(priced_rows), dtype=np.float32)
+
+
+def price_of(rows: jax.Array, prices: jax.Array, spec: LoopSpec) -> jax.Array:
+    """Milliseconds of a step with so many rows; infinite beyond the widest.
+
+    Our kernels skip rows that nothing feeds, so a size's steps take as long as they have rows, from one price to the
+    next. Where a size has one price, as it has for XLA's products, so has all that it holds.
+    """
+    priced = jnp.asarray(spec.priced_rows, jnp.float32)
+    between = jnp.interp(rows.astype(jnp.float32), priced, prices)
+    return jnp.where(rows <= spec.sizes[-1], between, jnp.inf)
 
 
 def window(feeds_BxM: jax.Array, width: int) -> tuple[jax.Array, jax.Array]:
@@ -33,10 +44,11 @@ def window(feeds_BxM: jax.Array, width: int) -> tuple[jax.Array, jax.Array]:
     return jnp.any(is_row_BxRxM, axis=2), jnp.argmax(is_row_BxRxM, axis=2).astype(jnp.int32)
 
 
-def room_for(least: jax.Array, most: jax.Array, prices: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+def room_for(least: jax.Array, most: jax.Array, prices: jax.Array, spec: LoopSpec) -> jax.Array:
     """Rows of a step that feeds at least one thread of each lane and at most all: int32 scalars."""
-    size_C = jnp.asarray(sizes)
-    rate_C = jnp.where(size_C >= least, jnp.minimum(size_C, most) / prices, 0.0)
+    size_C = jnp.asarray(spec.sizes)
+    fed_C = jnp.minimum(size_C, most)
+    rate_C = jnp.where(size_C >= least, fed_C / price_of(fed_C, prices, spec), 0.0)
     narrowest = jnp.argmax(size_C >= least)
     best = jnp.argmax(rate_C)
     return size_C[jnp.where(rate_C[best] >= PAYS * rate_C[narrowest], best, narrowest)]
@@ -64,7 +76,7 @@ def admitted(state: DecodeState, feeds_BxM: jax.Array, opens_B: jax.Array, spec:
     before_NxN = (key_N[None, :] > key_N[:, None]) | (
         (key_N[None, :] == key_N[:, None]) & (index_N[None, :] < index_N[:, None])
     )
-    room = room_for(jnp.sum(jnp.any(active, axis=1)), jnp.sum(active), state.prices, spec.sizes)
+    room = room_for(jnp.sum(jnp.any(active, axis=1)), jnp.sum(active), state.prices, spec)
     fed = active & (jnp.sum(before_NxN, axis=1) < room).reshape(active.shape)
     lane, at = jnp.arange(lanes)[:, None], jnp.where(active, thread, feeds_BxM.shape[1])
     return feeds_BxM & jnp.zeros_like(feeds_BxM).at[lane, at].set(fed, mode="drop")

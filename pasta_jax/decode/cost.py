@@ -23,7 +23,7 @@ STEPS = 2  # of a measurement: a chunk feeds twice, even if it samples its end a
 
 
 def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeState, np.ndarray]:
-    """Milliseconds of a step by spec.sizes, and the state, whose lanes are not live before and after.
+    """Milliseconds of a step by spec.priced_rows, and the state, whose lanes are not live before and after.
 
     Measured where it was not yet. The program must be compiled; what is measured is part of no answer.
     """
@@ -33,6 +33,7 @@ def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeS
         "model": model.identity,
         "parameters": str(jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), model.params)),
         "program": repr(dataclasses.replace(spec, topics=None)),
+        "rows": spec.priced_rows,
         "topics": spec.topics is not None,
         "lanes": [state.lanes, state.pool.slots],
     }
@@ -41,7 +42,7 @@ def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeS
     held = [state]
 
     def measure() -> dict[int, float]:
-        least = {(size, steps): float("inf") for size in spec.sizes for steps in (0, STEPS)}
+        least = {(size, steps): float("inf") for size in spec.priced_rows for steps in (0, STEPS)}
         began = time.perf_counter()
         for round in range(ROUNDS[1]):
             for size, steps in least:
@@ -51,10 +52,10 @@ def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeS
             if round + 1 >= ROUNDS[0] and time.perf_counter() - began > SECONDS:
                 break
         held[0] = replaced(held[0], live=False)
-        return {size: max(1e-3, (least[size, STEPS] - least[size, 0]) / STEPS) for size in spec.sizes}
+        return {size: max(1e-3, (least[size, STEPS] - least[size, 0]) / STEPS) for size in spec.priced_rows}
 
     ms = width.width_of(about, measure).ms
-    return held[0], np.array([ms[size] for size in spec.sizes], np.float32)
+    return held[0], np.array([ms[size] for size in spec.priced_rows], np.float32)
 
 
 def _timed(model: Model, state: DecodeState, spec: LoopSpec, rows: int, steps: int) -> tuple[DecodeState, float]:
@@ -78,7 +79,7 @@ def _running(state: DecodeState, spec: LoopSpec, rows: int) -> DecodeState:
     chunks_B = np.array([chunks // lanes + (lane < chunks % lanes) for lane in range(lanes)], np.int32)
     runs_B, thread_M, slot_S = mains | (chunks_B > 0), np.arange(threads), np.arange(state.pool.slots)
     runs_BxM = runs_B[:, None] & (thread_M[None, :] <= chunks_B[:, None])
-    state = replaced(state, live=runs_B, topic=0 if mains else -1, spawned=chunks_B, prices=no_prices(spec.sizes))
+    state = replaced(state, live=runs_B, topic=0 if mains else -1, spawned=chunks_B, prices=no_prices(spec.priced_rows))
     threads = replaced(
         state.threads,
         status=np.where(runs_BxM, LIVE, UNUSED),

@@ -17,6 +17,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pasta_jax.decode.admission import PAYS, price_of
 from pasta_jax.decode.guesses import Guesser
 from pasta_jax.decode.rows import Rows, feeding
 from pasta_jax.decode.state import LIVE, DecodeState, Drafts, LoopSpec
@@ -130,15 +131,15 @@ def paying(
     A draft that is kept saves a row later, so it is worth the step's price by its rows: a thread's token saves a whole
     step if it runs alone, and little where others go on beside it. `rows` are those of the lanes without drafts. If
     rows are packed, all lanes' drafts together pay for the step's size, the likeliest ones first. Otherwise a step
-    computes as many rows for every lane, and each lane reckons as if all did as it does. `guessing`: what a drafter's
+    computes as many rows for every lane, and each lane reckons as if all did as it does. What is saved must be a tenth
+    of the step, since looking for drafts takes time too. `guessing`: what a drafter's
     guess costs, as a share of the narrowest step.
     """
-    size_C, number_1xK = jnp.asarray(spec.sizes), jnp.arange(1, drafts.token.shape[1] + 1)[None]
+    number_1xK = jnp.arange(1, drafts.token.shape[1] + 1)[None]
     step_Bx1 = jnp.full_like(rows_B, jnp.sum(rows_B))[:, None] if spec.packed else rows_B[:, None]
 
     def price(rows: jax.Array) -> jax.Array:
-        at = jnp.searchsorted(size_C, rows)
-        return jnp.where(rows <= size_C[-1], prices[jnp.minimum(at, len(spec.sizes) - 1)], jnp.inf)
+        return price_of(rows, prices, spec)
 
     share_B = (drafts.right / drafts.tried)[jnp.arange(rows_B.shape[0]), drafts.kind]
     worth_Bx1 = price(step_Bx1) / jnp.maximum(step_Bx1, 1)
@@ -150,7 +151,8 @@ def paying(
         """How many of the first save most, [B]."""
         number_1xK = jnp.arange(1, saved_BxK.shape[1] + 1)[None]
         gain_BxK = jnp.cumsum(saved_BxK, axis=1) - (price(step_Bx1 + number_1xK) - price(step_Bx1))
-        return jnp.where(jnp.max(gain_BxK, axis=1) > 0, jnp.argmax(gain_BxK, axis=1) + 1, 0).astype(jnp.int32)
+        pays_B = jnp.max(gain_BxK, axis=1) > (PAYS - 1) * price(step_Bx1)[:, 0]
+        return jnp.where(pays_B, jnp.argmax(gain_BxK, axis=1) + 1, 0).astype(jnp.int32)
 
     if not spec.packed:
         return best(saved_BxK, step_Bx1)

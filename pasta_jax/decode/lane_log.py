@@ -60,6 +60,7 @@ class LaneLog:
     copied: int
     reported: int = 0
     begun: int = 0  # 1: the first token was reported before it was fed
+    kept: int = 0  # drafts
     detokenizers: dict[int, Detokenizer] = dataclasses.field(default_factory=dict)
     ended: set[int] = dataclasses.field(default_factory=set)  # the guests whose last token was reported
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -84,6 +85,11 @@ class LaneLog:
     def record_time(self, step: int) -> None:
         """Record when the host learned that this step was done."""
         self.rounds[step] = round(1000 * (time.perf_counter() - self.started), 3)
+
+    def growth(self, snapshot: Snapshot, lane: int) -> np.ndarray:
+        """Tokens fed since the last call of `events`, and how many of them were drafts, [2]."""
+        before, self.kept = self.kept, int(snapshot.drafts[1][lane])
+        return np.array([int(snapshot.fill[lane]) - self.request.given - self.reported, self.kept - before])
 
     def events(self, snapshot: Snapshot, lane: int) -> Iterator[Event]:
         """The tokens fed since the last call, but for one that `first` has reported."""

@@ -83,7 +83,7 @@ def prepare(
     spec = loop_spec(model, config, slots, sequential=config.rows == 1)
     state = new_state(model, len(requests), slots, keep_hidden=keep_hidden, drafts=spec.drafts)
     if spec.drafts:  # a replay measures no prices; where rows are free, all drafts that a step holds are fed
-        state = dataclasses.replace(state, prices=jnp.ones(len(spec.sizes), jnp.float32))
+        state = dataclasses.replace(state, prices=jnp.ones(len(spec.priced_rows), jnp.float32))
     script = script_for(programs, spec.tags, spec.stop_ids[0], slots)
     for lane, request in enumerate(requests):
         state = start(model, state, lane, request, spec, first=int(script.tokens[lane, 0]))

@@ -93,6 +93,11 @@ class LoopSpec:
         """Ascending: the rows that steps compute."""
         return self.packed or self.widths
 
+    @property
+    def priced_rows(self) -> tuple[int, ...]:
+        """Ascending: the rows whose steps are measured, the fewest and the most of each size (cost.py)."""
+        return tuple(sorted({*self.sizes, 1, *(size + 1 for size in self.sizes[:-1])}))
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +174,7 @@ class DecodeState:
     hidden: jax.Array | None  # [B, S, E]: final hidden state of each slot's token, if it is stored; see replay.py
     guests: Guests | None = None  # None: no lane has any
     extras: Extras | None = None  # None: no request asks for any
-    prices: jax.Array | None = None  # float32, of LoopSpec.sizes: milliseconds of a step; None: nothing asks for them
+    prices: jax.Array | None = None  # float32: ms of a step, by LoopSpec.priced_rows; None: nothing asks for them
     drafts: Drafts | None = None  # None: none are fed
 
     @property

@@ -174,7 +174,7 @@ def shapes_of(settings: CompileSettings, preset: str, mesh: Mesh) -> Shapes:
     sizes = settings.lanes, settings.slots, jnp.bfloat16
     state = jax.eval_shape(functools.partial(empty_state, config, *sizes, stacked=True, drafts=spec.drafts))
     if spec.drafts:
-        state = dataclasses.replace(state, prices=jax.ShapeDtypeStruct((len(spec.sizes),), jnp.float32))
+        state = dataclasses.replace(state, prices=jax.ShapeDtypeStruct((len(spec.priced_rows),), jnp.float32))
     return Shapes(config, params, tpu.placed(state, mesh), spec)
 
 

@@ -28,7 +28,7 @@ def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path
 
     def free(model, state, spec):
         prices.append(spec.sizes)
-        return state, [1.0] * len(spec.sizes)
+        return state, [1.0] * len(spec.priced_rows)
 
     monkeypatch.setattr(device_loop, "prices_of", free)
     monkeypatch.setattr(ways, "question_sets", lambda prompts: sets)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.decode import cost, device_loop
-from pasta_jax.decode.admission import PAYS, no_prices, room_for
+from pasta_jax.decode.admission import PAYS, no_prices, price_of, room_for
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import generate, loop_spec
 from pasta_jax.decode.interpreter import rows_needed, run
@@ -32,7 +32,7 @@ CONFIG = DecodeConfig(lanes=LANES, rows=4, slots=SLOTS, packed=SIZES, forks="adm
 
 @pytest.fixture
 def answers(monkeypatch):
-    """Answers of eight requests at a time, where steps of 4, 8 and 12 rows have these prices."""
+    """Answers of eight requests at a time, where steps of 1, 4, 5, 8, 9 and 12 rows have these prices."""
 
     def at(prices: Sequence[float]) -> list[Result]:
         monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.array(prices)))
@@ -46,7 +46,8 @@ def schedule_of(result: Result) -> list[set[int]]:
     return [set(trace.thread[trace.step == step].tolist()) for step in range(1, trace.steps + 1)]
 
 
-DEAR, SOME, FREE = (1.0, 4.0, 16.0), (1.0, 1.7, 2.5), tuple(no_prices(SIZES))
+PRICED = (1, 4, 5, 8, 9, 12)
+DEAR, SOME, FREE = (1.0, 1.0, 4.0, 4.0, 16.0, 16.0), (1.0, 1.0, 1.7, 1.7, 2.5, 2.5), tuple(no_prices(PRICED))
 PRICES = {"dear": DEAR, "some": SOME, "free": FREE}
 
 
@@ -60,7 +61,7 @@ def test_every_lane_feeds_and_no_step_is_wider_than_pays(answers, prices):
         narrowest = next(size for size in SIZES if size >= len(fed))
         assert sum(fed) <= (narrowest if prices == DEAR else SIZES[-1])
         if prices == SOME and sum(fed) > narrowest:
-            rates = {size: min(size, sum(fed)) / price for size, price in zip(SIZES, prices, strict=True)}
+            rates = {size: min(size, sum(fed)) / price for size, price in zip(SIZES, prices[1::2], strict=True)}
             assert max(rates.values()) >= PAYS * rates[narrowest]
         widest = max(widest, sum(fed))
     assert widest > LANES or prices != FREE
@@ -94,8 +95,23 @@ def test_answers_are_those_of_the_oracle_that_feeds_the_same_threads(answers, pr
 )
 def test_a_step_has_the_size_that_feeds_most_rows_per_second(least, most, rows):
     """As measured in 4 bits: half of 16 rows would cost more than 8."""
-    prices = jnp.array([8.5, 9.6, 12.7, 17.4, 28.9], jnp.float32)
-    assert room_for(jnp.int32(least), jnp.int32(most), prices, (1, 2, 4, 8, 16)) == rows
+    assert room_for(jnp.int32(least), jnp.int32(most), ONE_PRICE, SIXTEEN) == rows
+
+
+# Measured in 4 bits: by sizes alone, as if all steps of one took equally long, and by rows.
+SIXTEEN = dataclasses.replace(loop_spec(talkative(), CONFIG, SLOTS, sequential=False), packed=(1, 2, 4, 8, 16))
+ONE_PRICE = jnp.array([8.5, 9.6, 12.7, 12.7, 17.4, 17.4, 28.9, 28.9], jnp.float32)
+BY_ROWS = jnp.array([4.3, 4.8, 5.7, 5.9, 7.4, 8.6, 11.3, 13.9], jnp.float32)
+
+
+def test_a_step_costs_what_its_rows_do():
+    assert SIXTEEN.priced_rows == (1, 2, 3, 4, 5, 8, 9, 16)
+    rows = jnp.array([0, 1, 2, 3, 6, 8, 9, 10, 16, 17])
+    expected = [4.3, 4.3, 4.8, 5.7, 7.8, 8.6, 11.3, 11.3 + 2.6 / 7, 13.9, np.inf]
+    np.testing.assert_allclose(price_of(rows, BY_ROWS, SIXTEEN), expected, rtol=1e-5)
+    assert price_of(rows, ONE_PRICE, SIXTEEN)[7] == ONE_PRICE[-1]
+    # Of ten threads in eight lanes, two would cost more than they feed; of sixteen, the others don't.
+    assert [int(room_for(jnp.int32(8), jnp.int32(most), BY_ROWS, SIXTEEN)) for most in (10, 16)] == [8, 16]
 
 
 def test_measuring_compiles_nothing_and_leaves_no_trace(monkeypatch, tmp_path):
@@ -111,13 +127,13 @@ def test_measuring_compiles_nothing_and_leaves_no_trace(monkeypatch, tmp_path):
         return {item.request: item.text for item in items if isinstance(item, Result)}
 
     monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))
-    given = DeviceLoop(talkative(), spec, LANES, SLOTS, prices=no_prices(SIZES))
+    given = DeviceLoop(talkative(), spec, LANES, SLOTS, prices=no_prices(PRICED))
     programs = run._cache_size()
     measured = DeviceLoop(talkative(), spec, LANES, SLOTS)
     assert run._cache_size() == programs
     (kept,) = (tmp_path / "widths").iterdir()
-    assert [rows for rows, _ in json.loads(kept.read_text())["steps"]] == list(SIZES)
-    measured._state = dataclasses.replace(measured._state, prices=jnp.array(no_prices(SIZES)))
+    assert [rows for rows, _ in json.loads(kept.read_text())["steps"]] == list(PRICED)
+    measured._state = dataclasses.replace(measured._state, prices=jnp.array(no_prices(PRICED)))
     assert by(measured) == by(given)
 
 
@@ -127,9 +143,9 @@ def test_what_is_measured_computes_as_many_rows_as_its_size(lanes, rows, sizes):
     spec = loop_spec(talkative(), config, SLOTS, sequential=False)
     spec = dataclasses.replace(spec, packed=() if lanes == 1 else (*sizes, lanes * rows))
     empty = empty_state(UNTIED, lanes, SLOTS, jnp.float32, stacked=False)
-    empty = dataclasses.replace(empty, prices=jnp.ones(len(spec.sizes), jnp.float32))
+    empty = dataclasses.replace(empty, prices=jnp.ones(len(spec.priced_rows), jnp.float32))
     needed = jax.jit(rows_needed, static_argnames="spec")
-    assert [int(needed(cost._running(empty, spec, size), spec)) for size in spec.sizes] == [*spec.sizes]
+    assert [int(needed(cost._running(empty, spec, size), spec)) for size in spec.priced_rows] == [*spec.priced_rows]
 
 
 def test_whole_answers_are_the_eager_ones_only_later(answers):
@@ -166,7 +182,7 @@ def fed(state: DecodeState, room: int) -> set[int]:
     """The threads that feed in a step of at most so many rows."""
     config = DecodeConfig(lanes=1, rows=4, slots=SLOTS, widths=(1, 2, 3), forks="admitted")
     spec = loop_spec(talkative(), config, SLOTS, sequential=False)
-    prices = jnp.array([1e-3 if size == room else 1.0 for size in spec.sizes])
+    prices = jnp.array([1e-3 if rows == room else 1.0 for rows in spec.priced_rows])
     feeds_1xM, _ = feeding(dataclasses.replace(state, prices=prices), spec)
     return set(np.flatnonzero(feeds_1xM[0]).tolist())
 
@@ -203,12 +219,12 @@ def test_prices_are_those_of_a_mesh(monkeypatch):
 
     def width_of(about, measure):
         seen.append(fingerprints.of_data(about))
-        return width.Width(tuple((size, 1.0) for size in spec.sizes))
+        return width.Width(tuple((rows, 1.0) for rows in spec.priced_rows))
 
     monkeypatch.setattr(cost.width, "width_of", width_of)
     model = talkative()
     spec = loop_spec(model, CONFIG, SLOTS, sequential=False)
-    state = empty_state(model.config, LANES, SLOTS, jnp.float32, False, prices=len(spec.sizes))
+    state = empty_state(model.config, LANES, SLOTS, jnp.float32, False, prices=len(spec.priced_rows))
     for mesh in (None, (8, 1), (4, 2), (8, 1)):
         params = model.params if mesh is None else shard(model.params, make_mesh(*mesh))
         cost.prices_of(dataclasses.replace(model, params=params), state, spec)

@@ -33,7 +33,8 @@ def free_rows(monkeypatch):
     """Steps of any width cost the same, and guesses nothing, so that all drafts are fed for which there is room."""
     decode_with_few_programs(monkeypatch)  # test_drafts.py has other widths
     monkeypatch.setattr(Guesser, "cost", 0.0)
-    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.sizes))))
+    monkeypatch.setattr(device_loop, "KEPT", 0)
+    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.priced_rows))))
 
 
 @functools.cache
@@ -98,7 +99,7 @@ def test_a_model_without_a_drafter_is_refused():
 def test_the_drafter_of_the_demo_saves_steps_and_changes_no_answer():
     script = (
         "import numpy, pasta_jax as pasta; from pasta_jax.decode import device_loop; answers = []\n"
-        "device_loop.prices_of = lambda model, state, spec: (state, numpy.ones(len(spec.sizes)))\n"
+        "device_loop.prices_of = lambda model, state, spec: (state, numpy.ones(len(spec.priced_rows)))\n"
         "for drafter in (None, 'pasta'):\n"
         "    model = pasta.load_model('smollm2_135m', 'pasta', drafter=drafter)\n"
         "    one = pasta.generate(model, 'Give three tips for staying healthy.', max_tokens=400, temperature=0.6)\n"

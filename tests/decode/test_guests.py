@@ -14,6 +14,7 @@ from pasta_jax.automata import values
 from pasta_jax.automata.automaton import listed
 from pasta_jax.automata.tokens import over_tokens
 from pasta_jax.automata.vocabulary import pieces
+from pasta_jax.decode import device_loop
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import generate, loop_spec, stream
@@ -171,10 +172,11 @@ def test_as_many_guests_as_ids_have_threads():
 
 def test_guests_that_begin_beside_drafts_leave_room_for_their_step(monkeypatch):
     """If a step fits no size of the loop, that never ends. Alone, in the same loop, nothing is drafted or copied."""
+    monkeypatch.setattr(device_loop, "KEPT", 0)
     model, rng = toy(), random.Random(0)
     config = DecodeConfig(lanes=3, rows=8, slots=512, packed=(3, 8), forks="admitted", draft="lookup")
     spec = loop_spec(model, config, 512, sequential=False, guests=room_for([]), extras=True)
-    loop = DeviceLoop(model, spec, 3, 512, prices=np.ones(len(spec.sizes), np.float32))
+    loop = DeviceLoop(model, spec, 3, 512, prices=np.ones(len(spec.priced_rows), np.float32))
     ids = tuple(rng.choice([5, 6, 7]) for _ in range(40))  # few, which are easily guessed
     one = Request(ids, 300, sequential=True, bias=((5, 4.0), (6, 4.0)), scored=True)
     requests = dict(enumerate([one, one.with_rules(temperature=1.0, frequency_penalty=0.1)]))  # of one prompt
@@ -187,10 +189,11 @@ def test_guests_that_begin_beside_drafts_leave_room_for_their_step(monkeypatch):
     loop.submit(9, requests[9], 1)
     run, had_drafts = loop._run, []
 
-    def fitting(steps: int) -> None:
+    def fitting(steps: int, plain: bool) -> None:
+        assert not plain
         had_drafts.append(bool(jnp.any(loop._state.drafts.count > 0)))
         assert rows_needed(loop._state, spec) <= spec.sizes[-1]
-        run(steps)
+        run(steps, plain)
 
     monkeypatch.setattr(loop, "_run", fitting)
     for _ in range(4):

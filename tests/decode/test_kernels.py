@@ -45,7 +45,7 @@ def kept(model: Model, config: DecodeConfig, groups: Sequence[Sequence[int]]) ->
     """The keys and values of each (request, thread), one column a token; a group's requests are decoded together."""
     spec = loop_spec(model, config, SLOTS, sequential=False)
     has_prices = spec.drafts or spec.priced
-    prices = np.ones(len(spec.sizes), np.float32) if has_prices else None
+    prices = np.ones(len(spec.priced_rows), np.float32) if has_prices else None
     loop, found = DeviceLoop(model, spec, config.lanes, SLOTS, prices=prices), {}
     for group in groups:
         for number in group:

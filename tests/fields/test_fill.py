@@ -107,7 +107,7 @@ def test_what_is_complete_in_a_text_that_is_cut_off_stays():
 
 
 def test_values_are_not_drafted_and_are_those_without_drafts(monkeypatch):
-    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.sizes))))
+    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.priced_rows))))
     form = form_of(
         {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer"}}}
     )

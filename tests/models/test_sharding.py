@@ -182,7 +182,7 @@ def test_a_loop_with_everything_compiles_once_on_a_mesh(sizes):
     model = model_on(WIDE, "stacked", sizes)
     config = dataclasses.replace(SETTINGS, lanes=2, slots=128, packed=(4,), forks="admitted")
     spec = decoding.loop_spec(model, config, 128, sequential=False, extras=True)
-    loop = DeviceLoop(model, spec, config.lanes, 128, prices=np.ones(len(spec.sizes)))
+    loop = DeviceLoop(model, spec, config.lanes, 128, prices=np.ones(len(spec.priced_rows)))
     compiled = run._cache_size()
     for number, request in enumerate(REQUESTS[:3]):
         loop.submit(number, dataclasses.replace(request, scored=True, bias=((5, 1.0),)), 8)

@@ -89,7 +89,7 @@ def test_answers_without_tags_have_a_text_token_in_a_step_on_the_dashboard():
 
 
 def test_drafts_are_counted(monkeypatch):
-    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.sizes))))
+    monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.ones(len(spec.priced_rows))))
     config = DecodeConfig(lanes=8, rows=4, slots=80, draft="lookup")
     results = generate(talkative(), random_requests(8), config)
     samples = counted(results)
