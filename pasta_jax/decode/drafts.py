@@ -8,7 +8,8 @@ depend on the thread and the token's number in it: drafts change none.
 
 One thread of a lane gets drafts: main if it feeds, since it promises what others can write, else the chunk that began
 last. It gets as many as save more time than their rows cost, by measured prices of steps and by how many drafts of
-their kind the lane has kept so far: none where other threads and lanes fill the step.
+their kind the lane has kept so far: none where other threads and lanes fill the step. Where they are few for long,
+device_loop.py runs a program without any.
 No draft closes a promise, a chunk or an answer, or waits: what these do takes a step of its own.
 """
 
@@ -132,8 +133,8 @@ def paying(
     step if it runs alone, and little where others go on beside it. `rows` are those of the lanes without drafts. If
     rows are packed, all lanes' drafts together pay for the step's size, the likeliest ones first. Otherwise a step
     computes as many rows for every lane, and each lane reckons as if all did as it does. What is saved must be a tenth
-    of the step, since looking for drafts takes time too. `guessing`: what a drafter's
-    guess costs, as a share of the narrowest step.
+    of the step, since looking for drafts takes time too. `guessing`: what a drafter's guess costs, as a share of the
+    narrowest step.
     """
     number_1xK = jnp.arange(1, drafts.token.shape[1] + 1)[None]
     step_Bx1 = jnp.full_like(rows_B, jnp.sum(rows_B))[:, None] if spec.packed else rows_B[:, None]
