@@ -15,7 +15,7 @@ import numpy as np
 from pasta_jax.decode.state import ENDED, DecodeState, LoopSpec
 from pasta_jax.lang.tags import MAX_TENS
 
-PAYS = 1.1  # rows per second that a wider step must gain
+PAYS = 1.1  # rows per second that a wider step must gain; drafts must save as much of a step's time
 
 # What comes first within a lane and among all lanes; a promise counts within a kind.
 _LAST, _WAITING, _BEGUN, _ENDED, _MAIN, _FIRST = (kind * (MAX_TENS + 1) for kind in (-1, 0, 1, 2, 3, 4))
@@ -29,8 +29,8 @@ def no_prices(priced_rows: tuple[int, ...]) -> np.ndarray:
 def price_of(rows: jax.Array, prices: jax.Array, spec: LoopSpec) -> jax.Array:
     """Milliseconds of a step with so many rows; infinite beyond the widest.
 
-    Our kernels skip rows that nothing feeds, so a size's steps take as long as they have rows, from one price to the
-    next. Where a size has one price, as it has for XLA's products, so has all that it holds.
+    Our kernels skip rows that nothing feeds, so that within a size the time grows with the rows that are fed. XLA's
+    products compute all rows of a size: its two prices are then equal, and so is what lies between them.
     """
     priced = jnp.asarray(spec.priced_rows, jnp.float32)
     between = jnp.interp(rows.astype(jnp.float32), priced, prices)

@@ -8,9 +8,9 @@ depend on the thread and the token's number in it: drafts change none.
 
 One thread of a lane gets drafts: main if it feeds, since it promises what others can write, else the chunk that began
 last. It gets as many as save more time than their rows cost, by measured prices of steps and by how many drafts of
-their kind the lane has kept so far: none where other threads and lanes fill the step. Where they are few for long,
-device_loop.py runs a program without any.
-No draft closes a promise, a chunk or an answer, or waits: what these do takes a step of its own.
+their kind the lane has kept so far: none where other threads and lanes fill the step. Where few are kept for long,
+device_loop.py runs a program without any. No draft closes a promise, a chunk or an answer, or waits: what these do
+takes a step of its own.
 """
 
 import dataclasses
