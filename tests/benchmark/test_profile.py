@@ -78,6 +78,8 @@ def test_an_answer_costs_its_steps_by_width_and_its_events():
 @pytest.mark.extended
 def test_a_profile_adds_up_and_leaves_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr(profile, "load_or_make", lambda _: tiny_model())
+    profiled, unrounded = profile.profiled, []  # a host that is busy elsewhere can hide a tiny model's phases
+    monkeypatch.setattr(profile, "profiled", lambda *of: unrounded.append(profiled(*of)) or unrounded[-1])
     programs = tmp_path / "programs.jsonl"
     text = 'a<promise topic="b" tokens=1 /><async>c d</async><promise topic="e" tokens=1 /><async>f</async><sync/>g h'
     programs.write_text(json.dumps({"program": text}) + "\n")
@@ -90,7 +92,7 @@ def test_a_profile_adds_up_and_leaves_its_files(tmp_path, monkeypatch):
     assert list(report["phases"]) == [1, 3]
     for rows, by_phase in report["phases"].items():
         assert sum(by_phase.values()) == pytest.approx(report["ms_per_step"][rows], abs=0.05)
-        assert by_phase["products"] > 0
+    assert [by_phase["products"] > 0 for by_phase in unrounded] == [True, True]
     [answer] = report["answers"]
     assert answer["steps"] >= answer["critical_path"] > 0
     assert sum(answer["parts"].values()) == pytest.approx(answer["asynchronous_ms"], abs=1)
