@@ -75,7 +75,6 @@ def allow(
     goes to [/ASYNC]. `fork_bias` moves the logit of [PROMISE] where main may begin one. Otherwise, unless a topic or
     chunk is full, only the logits of tags and stop ids change.
     """
-    logits_NxV = fork_biased(logits_NxV, spec, state_N, rules_N)
     legal_N = jnp.asarray(FOLLOWS)[state_N] & (~(FORK | SYNC) | tags_allowed_N)
     kind_V = id_kinds(logits_NxV.shape[1], spec)
     if topic_text_N is not None:
@@ -85,6 +84,7 @@ def allow(
         logits_NxV = closing_instead(logits_NxV, kind_V, topic_text_N, last_word_N)
     in_chunk_N = (state_N == CHUNK) | (state_N == FULL_CHUNK)
     logits_NxV = ending_instead(logits_NxV, kind_V, rules_N.end_stray_chunks & in_chunk_N)
+    logits_NxV = fork_biased(logits_NxV, spec, state_N, rules_N)  # here it is one pass over all ids with the mask
     is_legal_NxV = (kind_V[None] & legal_N[:, None]) != 0
     return jnp.where(is_legal_NxV, logits_NxV, FORBIDDEN)
 

@@ -11,7 +11,7 @@ from pasta_jax.decode.guests import allowed
 from pasta_jax.decode.rows import Rows, end_of, see_pool
 from pasta_jax.decode.sampling import FORBIDDEN, costless_but, draw, penalize
 from pasta_jax.decode.state import DecodeState, LoopSpec
-from pasta_jax.decode.topics import completing, text_kinds
+from pasta_jax.decode.topics import completing, may_complete, text_kinds
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.ragged import Packed
 
@@ -73,10 +73,14 @@ def next_token(
     text_N = None if spec.topics is None else of_lane(text_kinds(state))
     logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)
     if spec.topics is not None:
-        repeats_NxV = of_lane(completing(state, logits_NxV.shape[1], spec)) & in_main_N[:, None]
-        if rows is not None:
-            repeats_NxV &= (topic_N >= 0)[:, None]
-        logits_NxV = jnp.where(repeats_NxV, FORBIDDEN, logits_NxV)
+        legal_NxV = logits_NxV
+        writes_N = in_main_N if rows is None else in_main_N & (topic_N >= 0)
+
+        def distinct() -> jax.Array:
+            repeats_NxV = of_lane(completing(state, legal_NxV.shape[1], spec)) & writes_N[:, None]
+            return jnp.where(repeats_NxV, FORBIDDEN, legal_NxV)
+
+        logits_NxV = jax.lax.cond(jnp.any(may_complete(state)), distinct, lambda: legal_NxV)
     if state.guests is not None:
         values_NxV = logits_NxV
 

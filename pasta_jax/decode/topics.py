@@ -14,7 +14,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from pasta_jax.decode.state import DecodeState, LoopSpec, TopicIds, Topics
 from pasta_jax.lang.grammar import BEGINS, BLANK, EXTENDS, SEVERAL, TEXT
@@ -105,27 +104,27 @@ def text_kinds(state: DecodeState) -> jax.Array:
     return jnp.where(most_B > 0, limited_B, TEXT)
 
 
+def may_complete(state: DecodeState) -> jax.Array:
+    """bool [B, M]: the earlier topics that the one that main is writing, if it is, could come to spell."""
+    rest_BxM = state.topics.earlier_length - state.topics.length[:, None]
+    asked_B = state.live & state.request.rules.distinct_topics & (state.topic >= 0)
+    return asked_B[:, None] & (rest_BxM > 0) & (rest_BxM <= LONGEST)
+
+
 def completing(state: DecodeState, size: int, spec: LoopSpec) -> jax.Array:
     """bool [B, V]: the ids with which the topic that main is writing would spell an earlier one."""
-    topics = state.topics
-    rest_BxM = topics.earlier_length - topics.length[:, None]
-    asked_B = state.live & state.request.rules.distinct_topics & (state.topic >= 0)
-    possible_BxM = asked_B[:, None] & (rest_BxM > 0) & (rest_BxM <= LONGEST)
+    topics, lanes = state.topics, state.lanes
     digest_G, group_V = np.unique(np.frombuffer(spec.topics.digests, np.uint32), return_inverse=True)
     group_V = np.pad(group_V.astype(np.int32), (0, size - len(group_V)), constant_values=len(digest_G))
-
-    def search() -> jax.Array:
-        power_BxM = jnp.asarray(powers())[jnp.clip(rest_BxM, 0, LONGEST)]
-        missing_BxM = topics.earlier_digest - topics.digest[:, None] * power_BxM
-        group_BxM = jnp.minimum(jnp.searchsorted(jnp.asarray(digest_G), missing_BxM), len(digest_G) - 1)
-        is_id_BxM = possible_BxM & (jnp.asarray(digest_G)[group_BxM] == missing_BxM)
-        # Groups from the end on stay unmarked: those of impossible completions, and of the ids after the text's.
-        marked_BxG = jnp.zeros((len(asked_B), len(digest_G) + 1), bool)
-        lane_Bx1 = jnp.arange(len(asked_B))[:, None]
-        marked_BxG = marked_BxG.at[lane_Bx1, jnp.where(is_id_BxM, group_BxM, len(digest_G) + 1)].set(True, mode="drop")
-        return marked_BxG[:, group_V]
-
-    return lax.cond(jnp.any(possible_BxM), search, lambda: jnp.zeros((len(asked_B), size), bool))
+    rest_BxM = jnp.clip(topics.earlier_length - topics.length[:, None], 0, LONGEST)
+    missing_BxM = topics.earlier_digest - topics.digest[:, None] * jnp.asarray(powers())[rest_BxM]
+    group_BxM = jnp.minimum(jnp.searchsorted(jnp.asarray(digest_G), missing_BxM), len(digest_G) - 1)
+    is_id_BxM = may_complete(state) & (jnp.asarray(digest_G)[group_BxM] == missing_BxM)
+    # Groups from the end on stay unmarked: those of impossible completions, and of the ids after the text's.
+    marked_BxG = jnp.zeros((lanes, len(digest_G) + 1), bool)
+    lane_Bx1 = jnp.arange(lanes)[:, None]
+    marked_BxG = marked_BxG.at[lane_Bx1, jnp.where(is_id_BxM, group_BxM, len(digest_G) + 1)].set(True, mode="drop")
+    return marked_BxG[:, group_V]
 
 
 @functools.cache
