@@ -23,7 +23,7 @@ typedef __m256i Raw;
 typedef int16_t Shorts __attribute__((vector_size(sizeof(Raw))));
 typedef uint16_t Halves __attribute__((vector_size(sizeof(Raw))));
 
-constexpr int64_t FETCH = 16;  // words of each output that are fetched before they are used
+constexpr int64_t FETCH = 64;  // words of each output that are fetched before they are used; with 16, eight rows wait for memory
 
 constexpr int VECTORS = PANEL / LANES;
 

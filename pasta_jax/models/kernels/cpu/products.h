@@ -34,8 +34,8 @@ TARGET TOGETHER void tile(const Matrix& w, const Rows& in, float* y, int64_t str
       const int64_t at = i * PANEL + v * LANES;
       weights[v] = KIND == NUMBERS ? load(w.numbers + at) : halves(w.halves + at);
     }
-    for (int v = 0; v < V * LANES && KIND == NUMBERS; v += 16) __builtin_prefetch(w.numbers + (i + 8) * PANEL + v);
-    if (KIND == HALVES) __builtin_prefetch(w.halves + (i + 16) * PANEL);
+    for (int v = 0; v < V * LANES && KIND == NUMBERS; v += 16) __builtin_prefetch(w.numbers + (i + 32) * PANEL + v);
+    if (KIND == HALVES) __builtin_prefetch(w.halves + (i + 64) * PANEL);
     add(weights, in.x + i, in.inputs, sums);
   }
   const uint32_t* from = w.words;

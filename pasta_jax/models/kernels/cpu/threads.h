@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr auto SPIN = std::chrono::microseconds(30);  // between two products of a layer; then a thread sleeps
+constexpr auto SPIN = std::chrono::microseconds(100);  // longer than between two products of a layer; then it sleeps
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
