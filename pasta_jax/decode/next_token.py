@@ -73,8 +73,7 @@ def next_token(
     text_N = None if spec.topics is None else of_lane(text_kinds(state))
     logits_NxV = allow(logits_NxV, spec, state_N, request_N.tags_allowed, rules_N, text_N)
     if spec.topics is not None:
-        legal_NxV = logits_NxV
-        writes_N = in_main_N if rows is None else in_main_N & (topic_N >= 0)
+        legal_NxV, writes_N = logits_NxV, in_main_N & (topic_N >= 0)
 
         def distinct() -> jax.Array:
             repeats_NxV = of_lane(completing(state, legal_NxV.shape[1], spec)) & writes_N[:, None]
