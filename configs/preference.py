@@ -104,7 +104,7 @@ def taught() -> PreferenceSettings:
             )
         ),
         score=dict(quality_weight=1.0),
-        train=dict(lengths=(512,), remat=True, keep_products=True),
+        train=dict(lengths=(512,)),
         evaluate=dict(count=0),
     )
 
@@ -138,7 +138,7 @@ def pasta() -> PreferenceSettings:
             lengths=(256, 384, 512),
             rows=2,
             accumulate=2,
-            remat=False,
+            keep_products=True,
             warmup=5,
             products="bfloat16",
         ),

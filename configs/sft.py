@@ -80,7 +80,7 @@ def pasta() -> SftSettings:
     return changed(
         smollm2_135m(),
         data=dict(lengths=(256, 320, 384, 448, 512), rows=2),
-        train=dict(learning_rate=1e-3, warmup=20, epochs=3, remat=False, slice=64, b2=0.99, products="bfloat16"),
+        train=dict(learning_rate=1e-3, warmup=20, epochs=3, keep_products=True, slice=64, b2=0.99, products="bfloat16"),
         weights=dict(bracket=2.0),
         defaults=dict(temperature=0.6, max_topic_words=3, distinct_topics=True, end_stray_chunks=True),
         every=dict(held_out=100, probe=0, save=50),
@@ -93,7 +93,7 @@ def taught() -> SftSettings:
         pasta(),
         model=dict(preset="", dtype="bfloat16"),
         data=dict(lengths=(512,), held_out=0),
-        train=dict(remat=True, keep_products=True, warmup=5, learning_rate=7e-4),
+        train=dict(warmup=5, learning_rate=7e-4),
         weights=dict(legal=32.0, length=2.0),
         every=dict(held_out=0, save=4, log=1),
         keep=dict(newest=2),
