@@ -180,9 +180,9 @@ struct Attention {
 void attend(const Attention& a) {
   const Attend one = chosen.load()->attend;
   pool().run(a.rows * a.heads, [&](int64_t part) {
-    const int64_t row = part / a.heads, head = part % a.heads;
+    const int64_t row = part % a.rows, head = part / a.rows;
     const int64_t lane = std::clamp<int64_t>(a.lanes[row], 0, a.pool_lanes - 1);
-    const int64_t pool_at = (lane * a.heads + head) * a.slots * a.dims, row_at = part * a.groups * a.dims;
+    const int64_t pool_at = (lane * a.heads + head) * a.slots * a.dims, row_at = (row * a.heads + head) * a.groups * a.dims;
     thread_local std::vector<float> weights;
     const int64_t visible = std::clamp<int64_t>(a.counts[row], 0, a.slots);
     const int64_t width = (visible + 15) / 16 * 16;

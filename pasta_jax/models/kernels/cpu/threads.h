@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -28,10 +29,10 @@ inline void pause_briefly() {
 // Threads that share the parts of one job at a time with the thread that brings it.
 class Pool {
  public:
-  explicit Pool(int threads) {
+  explicit Pool(int threads) : shares_(std::max(1, threads)) {
     for (int i = 1; i < threads; ++i) {
       try {
-        helpers_.emplace_back([this] { help(); });
+        helpers_.emplace_back([this, i] { help(i); });
       } catch (const std::system_error&) {
         return;  // the system has no more threads; those there are compute everything
       }
@@ -51,10 +52,15 @@ class Pool {
       for (int64_t i = 0; i < parts; ++i) part(i);
       return;
     }
-    Job job{[](const void* part, int64_t i) { (*static_cast<const Part*>(part))(i); }, &part, parts};
+    const int64_t workers = shares_.size();
+    for (int64_t w = 0; w < workers; ++w) {
+      shares_[w].next.store(parts * w / workers, std::memory_order_relaxed);
+      shares_[w].end = parts * (w + 1) / workers;
+    }
+    Job job{[](const void* part, int64_t i) { (*static_cast<const Part*>(part))(i); }, &part};
     job_.store(&job);
     wake();
-    job.work();
+    work(job, 0);
     job_.store(nullptr);
     wait_for_helpers();
     busy_.clear(std::memory_order_release);
@@ -64,13 +70,21 @@ class Pool {
   struct Job {
     void (*call)(const void*, int64_t);
     const void* part;
-    int64_t parts;
-    std::atomic<int64_t> next{0};
-
-    void work() {
-      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < parts;) call(part, i);
-    }
   };
+
+  // The parts of a worker: one run, so that what it reads is one run of memory, and what is fetched ahead is its own.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  // All parts of the worker's own share; then what the others have left.
+  void work(const Job& job, size_t worker) {
+    for (size_t n = 0; n < shares_.size(); ++n) {
+      Share& share = shares_[(worker + n) % shares_.size()];
+      for (int64_t i; (i = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) job.call(job.part, i);
+    }
+  }
 
   void wake() {
     epoch_.fetch_add(1);
@@ -79,12 +93,12 @@ class Pool {
     wakes_.notify_all();
   }
 
-  void help() {
+  void help(size_t worker) {
     for (uint64_t seen = 0; !stops_.load();) {
       wait_for_another(seen);
       seen = epoch_.load();
       inside_.fetch_add(1);
-      if (Job* job = job_.load()) job->work();
+      if (const Job* job = job_.load()) work(*job, worker);
       if (inside_.fetch_sub(1) != 1 || !is_waited_for_.load()) continue;
       { std::lock_guard<std::mutex> lock(mutex_); }
       leaves_.notify_one();
@@ -119,12 +133,13 @@ class Pool {
   }
 
   std::atomic<uint64_t> epoch_{0};
-  std::atomic<Job*> job_{nullptr};
+  std::atomic<const Job*> job_{nullptr};
   std::atomic<int> inside_{0}, asleep_{0};
   std::atomic<bool> stops_{false}, is_waited_for_{false};
   std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   std::mutex mutex_;
   std::condition_variable wakes_, leaves_;
+  std::vector<Share> shares_;  // the caller's first
   std::vector<std::thread> helpers_;
 };
 
