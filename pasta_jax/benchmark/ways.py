@@ -6,8 +6,11 @@ A line is kept for each group of prompts that are asked at the same time, so tha
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pasta_jax.benchmark import ways_peers
 from pasta_jax.benchmark.serving import from_another
@@ -17,6 +20,7 @@ from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.request import Request, Result, template
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.decode.topics import limits_topics
+from pasta_jax.decode.trace import Trace
 from pasta_jax.device import platform
 from pasta_jax.device.compilation_cache import clock
 from pasta_jax.evaluate.questions import question_sets
@@ -24,6 +28,7 @@ from pasta_jax.evaluate.settings import PromptCounts
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.progress import say
 from pasta_jax.runs import records
+from pasta_jax.train.loss import KINDS
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
 
@@ -42,7 +47,7 @@ class Figures:
     chunks: Count
     drafts: Count
     kept: Count
-    kept_in_main: Count = 0  # of those, by main; the others by chunks
+    by_kind: dict[str, tuple[Count, Count]]  # kept drafts and tokens, by the kinds that a training loss tells apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,17 +155,36 @@ def _answered(loop: DeviceLoop, asked: list[Request], name: str) -> tuple[Figure
         chunks=sum(len(result.trace.closed) - 1 for result in results),
         drafts=sum(result.drafts_fed for result in results),
         kept=sum(result.drafts_kept for result in results),
-        kept_in_main=sum(result.trace.kept_drafts_of(0) for result in results),
+        by_kind=added(by_kind(result.trace) for result in results),
     )
     return figures, results
 
 
+def by_kind(trace: Trace) -> dict[str, tuple[int, int]]:
+    """Kept drafts and tokens of an answer by kind: topics and lengths of promises; all of chunks is `chunk`."""
+    is_main = trace.thread == 0
+    token, tags = trace.token[is_main], trace.tags
+    is_close, is_promise = tags.is_close(token), token == tags.promise
+    in_topic = (np.cumsum(is_promise) > np.cumsum(is_close)) & ~is_promise
+    kind = np.full(len(trace.token), "chunk", dtype="<U6")
+    of_main = [is_close, token == tags.sync, in_topic]
+    kind[is_main] = np.select(of_main, ["length", "sync", "topic"], "main")
+    return {name: (int(np.sum(trace.is_kept_draft[kind == name])), int(np.sum(kind == name))) for name in KINDS}
+
+
+def added(counts: Iterable[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """Their sums, by kind."""
+    all_counts = list(counts)
+    return {name: tuple(sum(of[name][i] for of in all_counts) for i in range(2)) for name in KINDS}
+
+
 def summary(groups: list[Group]) -> dict[str, Any]:
     """Sums by way; how often drafts and forks save steps and seconds, over the sequential answers and over forks."""
-    names = [field.name for field in dataclasses.fields(Figures)]
+    names = [field.name for field in dataclasses.fields(Figures) if field.name != "by_kind"]
     sums = {way: {name: sum(getattr(group.ways[way], name) for group in groups) for name in names} for way in WAYS}
-    for way in sums.values():
-        way |= {name: round(way[name], 2) for name in ("seconds", "prefill_s")}
+    for name, way in sums.items():
+        way["by_kind"] = added(group.ways[name].by_kind for group in groups)
+        way |= {field: round(way[field], 2) for field in ("seconds", "prefill_s")}
         way["tokens_per_step"] = round(way["tokens"] / max(1, way["steps"]), 3)
         way["ms_per_text_token"] = round(1e3 * way["seconds"] / max(1, way["text_tokens"]), 2)
     gains = {

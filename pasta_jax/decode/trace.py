@@ -163,13 +163,17 @@ class Trace:
 
     @property
     def kept_drafts(self) -> int:
-        """Tokens that their threads fed as drafts: beside another token of the same step."""
-        return sum(map(self.kept_drafts_of, range(len(self.closed))))
+        """Tokens that their threads fed as drafts."""
+        return int(np.sum(self.is_kept_draft))
 
-    def kept_drafts_of(self, thread: int) -> int:
-        """Those of one thread."""
-        step = self.step[self.thread == thread]
-        return len(step) - len(np.unique(step))
+    @property
+    def is_kept_draft(self) -> np.ndarray:
+        """Of each token, whether its thread fed it as a draft: after another token in the same step."""
+        is_draft = np.zeros(len(self.step), bool)
+        for thread in range(len(self.closed)):
+            (at,) = np.nonzero(self.thread == thread)
+            is_draft[at[1:]] = self.step[at[1:]] == self.step[at[:-1]]
+        return is_draft
 
     def program(self) -> Program:
         """The response as a program, equal to what Program.from_ids parses from the linear ids."""

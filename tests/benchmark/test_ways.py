@@ -45,6 +45,9 @@ def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path
     sums = report["ways"]
     assert sums["neither"]["drafts"] == sums["forks"]["drafts"] == 0 < sums["both"]["drafts"]
     assert sums["neither"]["chunks"] == 0 < sums["forks"]["chunks"]
+    for way in sums.values():  # every token and every kept draft is of one kind
+        assert [sum(counts) for counts in zip(*way["by_kind"].values(), strict=True)] == [way["kept"], way["tokens"]]
+    assert min(tokens for _, tokens in sums["both"]["by_kind"].values()) > 0 == sums["neither"]["by_kind"]["topic"][1]
     assert sums["drafts"]["steps"] <= sums["neither"]["steps"]
     loops = len(prices)
     assert ways.measure(settings) == report

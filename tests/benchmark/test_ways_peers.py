@@ -89,7 +89,7 @@ def test_a_log_of_our_own_ways_gets_the_answers_of_peers(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ways, "question_sets", question_sets)
     monkeypatch.setattr(ways, "load", lambda source, only_decoding: tiny_model())
-    turns, figures = scripted(monkeypatch), ways.Figures(1.0, 0.5, 9, 9, 9, 0, 0, 0)
+    turns, figures = scripted(monkeypatch), ways.Figures(1.0, 0.5, 9, 9, 9, 0, 0, 0, dict.fromkeys(ways.KINDS, (0, 9)))
     monkeypatch.setattr(ways, "_loop", lambda *_: turns.append("loop"))
     monkeypatch.setattr(ways, "_answered", lambda *_: None)
 
