@@ -169,7 +169,8 @@ def by_kind(trace: Trace) -> dict[str, tuple[int, int]]:
     kind = np.full(len(trace.token), "chunk", dtype="<U6")
     of_main = [is_close, token == tags.sync, in_topic]
     kind[is_main] = np.select(of_main, ["length", "sync", "topic"], "main")
-    return {name: (int(np.sum(trace.is_kept_draft[kind == name])), int(np.sum(kind == name))) for name in KINDS}
+    kept = kind[trace.is_kept_draft]
+    return {name: (int(np.sum(kept == name)), int(np.sum(kind == name))) for name in KINDS}
 
 
 def added(counts: Iterable[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
