@@ -182,16 +182,16 @@ TARGET TOGETHER void add_nibbles(const uint32_t* words, const int8_t* x, int64_t
   }
 }
 
-// Adds what a group's dots mean: at `at` in a panel.
+// Adds what a group's dots mean: at `at` in a panel, with rows from this group on.
 template <Kind KIND, Form FORM, bool HAS_MINIMUMS, int R, int V>
-TARGET TOGETHER void add_group(const Matrix& w, const CodedRows& in, int64_t g, int64_t block, int64_t at,
-                               const Integers (&dots)[dots_of(FORM)][R][V], Vector (&sums)[R][V]) {
+TARGET TOGETHER void add_group(const Scales& stored, const Scales& floors, const CodedRows& in, int64_t g, int64_t block,
+                               int64_t at, const Integers (&dots)[dots_of(FORM)][R][V], Vector (&sums)[R][V]) {
   Vector scales[V], minimums[V];
-  for (int v = 0; v < V; ++v) scales[v] = load(w.scales, g, block, at + v * LANES);
-  for (int v = 0; v < V && HAS_MINIMUMS; ++v) minimums[v] = load(w.minimums, g, block, at + v * LANES);
+  for (int v = 0; v < V; ++v) scales[v] = load(stored, g, block, at + v * LANES);
+  for (int v = 0; v < V && HAS_MINIMUMS; ++v) minimums[v] = load(floors, g, block, at + v * LANES);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    const float scale = in.scales[g * R + r], total = HAS_MINIMUMS ? in.totals[g * R + r] : 0;
+    const float scale = in.scales[r], total = HAS_MINIMUMS ? in.totals[r] : 0;
     for (int v = 0; v < V; ++v) {
       Integers dot = dots[0][r][v];
       if (FORM == PLANES) dot += dots[dots_of(FORM) - 1][r][v] << 8;
@@ -204,13 +204,14 @@ TARGET TOGETHER void add_group(const Matrix& w, const CodedRows& in, int64_t g, 
 
 // R rows with a panel, V of its vectors at a time. Not inlined: g++ keeps less in registers where it is.
 template <Kind KIND, Form FORM, int R, int V>
-TARGET __attribute__((noinline)) void tile(const Matrix& w, const CodedRows& in, const float* down, float* y, int64_t stride) {
+TARGET __attribute__((noinline)) void tile(const Matrix& w, CodedRows in, const float* down, float* y, int64_t stride) {
   constexpr int64_t OF_STEP = words_of(KIND) * PANEL, CODED = STEP * R * words_of(FORM);
   Vector sums[VECTORS / V][R][V] = {};
   const uint32_t* words = w.words;
-  const int8_t* x = in.codes;
+  const Scales scales = w.scales, minimums = w.minimums;  // those of `w` would be read again after each asm statement
+  const bool has_minimums = minimums.are_there();
   const int64_t groups = w.groups(), per_block = w.block / w.group, steps = w.group / STEP;
-  for (int64_t g = 0, block = 0, next = per_block; g < groups; ++g, words += steps * OF_STEP, x += steps * CODED) {
+  for (int64_t g = 0, block = 0, next = per_block; g < groups; ++g) {
     if (g == next) ++block, next += per_block;
     for (int n = 0; n < VECTORS / V; ++n) {
       // Else the compiler repeats the codes of all inputs ahead of this loop, and has no registers for them.
@@ -219,20 +220,21 @@ TARGET __attribute__((noinline)) void tile(const Matrix& w, const CodedRows& in,
       Integers dots[dots_of(FORM)][R][V] = {};
       if constexpr (IS_SHORT<KIND, FORM>) {
         Shorts of_group[R][V];
-        add_nibbles(here, x, steps, of_group);
+        add_nibbles(here, in.codes, steps, of_group);
         std::memcpy(dots, of_group, sizeof dots);
       } else {
         for (int r = 0; r < R && KIND != NIBBLES; ++r) {
-          for (int v = 0; v < V; ++v) dots[0][r][v] = repeated(in.first[g * R + r]);
+          for (int v = 0; v < V; ++v) dots[0][r][v] = repeated(in.first[r]);
         }
         for (int64_t s = 0; s < steps; ++s) {
-          if constexpr (FORM == QUADS && !HAS_VNNI) add_sixes(here + s * OF_STEP, x + s * CODED, dots);
-          else add_step<KIND, FORM>(here + s * OF_STEP, x + s * CODED, dots);
+          if constexpr (FORM == QUADS && !HAS_VNNI) add_sixes(here + s * OF_STEP, in.codes + s * CODED, dots);
+          else add_step<KIND, FORM>(here + s * OF_STEP, in.codes + s * CODED, dots);
         }
       }
-      if (w.minimums.are_there()) add_group<KIND, FORM, true>(w, in, g, block, n * V * LANES, dots, sums[n]);
-      else add_group<KIND, FORM, false>(w, in, g, block, n * V * LANES, dots, sums[n]);
+      if (has_minimums) add_group<KIND, FORM, true>(scales, minimums, in, g, block, n * V * LANES, dots, sums[n]);
+      else add_group<KIND, FORM, false>(scales, minimums, in, g, block, n * V * LANES, dots, sums[n]);
     }
+    words += steps * OF_STEP, in.codes += steps * CODED, in.scales += R, in.totals += R, in.first += R;
   }
   for (int v = 0; v < VECTORS; ++v) {
     for (int r = 0; r < R; ++r) {
