@@ -122,14 +122,15 @@ def _turns(turns: list[object], speaker_field: str, text_field: str) -> tuple[st
     for number, turn in enumerate(turns, start=1):
         if not isinstance(turn, dict):
             raise _Invalid("a turn must be an object with fields", f"turn {number} is {_kind(turn)}")
-        name, text = turn.get(speaker_field), turn.get(text_field)
+        name, text = turn.get(speaker_field), whole(turn.get(text_field))
         if not isinstance(name, str) or name not in SPEAKERS:
             names = "human, gpt or system" if speaker_field == "from" else "user, assistant or system"
             raise _Invalid(f"a turn's {speaker_field} must be {names}", f"turn {number} has {ascii(name)[:40]}")
         if calls(turn):
             raise _Invalid("an answer must not call functions", f"turn {number} does")
         if not isinstance(text, str):
-            raise _Invalid(f"a turn's {text_field} must be a string", f"turn {number} has {_kind(text)}")
+            reason = f"a turn's {text_field} must be a string or parts of type text"
+            raise _Invalid(reason, f"turn {number} has {_kind(text)}")
         messages.append((SPEAKERS[name], text))
         if len(messages) == 2 + (messages[0][0] == "system"):
             break
@@ -147,6 +148,14 @@ def _exchange(turn: object) -> tuple[str, str]:
     if not isinstance(turn, list) or len(turn) != 2 or not all(isinstance(text, str) for text in turn):
         raise _Invalid("history must be a list of questions, each in a list with its answer")
     return turn[0], turn[1]
+
+
+def whole(content: object) -> object:
+    """A turn's content: parts of type text, as OpenAI takes them, joined; anything else as it is."""
+    if not isinstance(content, list) or not content:
+        return content
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
+    return "".join(texts) if all(isinstance(text, str) for text in texts) else content
 
 
 def calls(turn: dict[str, object]) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 
-from pasta_jax.data.pairs import SPEAKERS, Pair, calls, is_text, system_beside
+from pasta_jax.data.pairs import SPEAKERS, Pair, calls, is_text, system_beside, whole
 from pasta_jax.lang.words import words
 
 # Words by which a later question refers to earlier turns, and those with which one that doesn't may begin.
@@ -34,7 +34,7 @@ def later_pairs(row: object, source: str, place: str) -> list[Pair]:
     if not isinstance(turns, list):
         return []
     said = [turn if isinstance(turn, dict) else {} for turn in turns]
-    messages = [(SPEAKERS.get(str(turn.get(speaker))), None if calls(turn) else turn.get(text)) for turn in said]
+    messages = [(SPEAKERS.get(str(turn.get(speaker))), None if calls(turn) else whole(turn.get(text))) for turn in said]
     pairs = []
     first = next((n for n, (speaker, _) in enumerate(messages) if speaker != "system"), 0)
     system = messages[0][1] if first else system_beside(row)  # it holds for the whole conversation

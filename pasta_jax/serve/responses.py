@@ -43,6 +43,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": (None, []),
     "truncation": (None, "disabled"),
 }
+Metadata = Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 OWN_FIELDS = {"messages": "input", "response_format": "text"}  # for chat completions'
 
 
@@ -86,7 +87,7 @@ class InputItem(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class ResponseBody:
-    """The fields of a request that have an effect."""
+    """The fields of a request that its response shows."""
 
     input: str | list[InputItem]
     model: str | None = None
@@ -98,6 +99,7 @@ class ResponseBody:
     text: TextOptions | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Alternatives | None = None
+    metadata: Metadata | None = None
     seed: Seed | None = None  # ours: the Responses API has none
     pasta: Extension | None = None
 
@@ -194,10 +196,10 @@ class ResponseWriter:
         rules, text = request.rules, body.text or TextOptions(TextFormat("text"))
         self._head = {
             "id": f"resp_{uuid.uuid4().hex}", "object": "response", "created_at": int(time.time()), "model": model,
-            "instructions": body.instructions, "max_output_tokens": body.max_output_tokens, "metadata": {},
-            "parallel_tool_calls": True, "previous_response_id": None, "store": False, "temperature": rules.temperature,
-            "text": msgspec.to_builtins(text), "tool_choice": "auto", "tools": [], "top_p": rules.top_p,
-            "truncation": "disabled", "error": None, "incomplete_details": None,
+            "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {}, "parallel_tool_calls": True, "previous_response_id": None, "store": False,
+            "temperature": rules.temperature, "text": msgspec.to_builtins(text), "tool_choice": "auto", "tools": [],
+            "top_p": rules.top_p, "truncation": "disabled", "error": None, "incomplete_details": None,
         }  # fmt: skip
         self._seed = rules.seed
 

@@ -33,7 +33,7 @@ from pasta_jax.train.loop import train_step, where_it_is
 from pasta_jax.train.loss import KINDS, Loss, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer
 from pasta_jax.train.pairs import PairBatch
-from pasta_jax.train.settings import DrafterSettings, TrainingSettings
+from pasta_jax.train.settings import DrafterSettings, OptimizerSettings
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.weights.model import Model
 
@@ -226,7 +226,7 @@ def batch_of(count: int, settings: CompileSettings, mesh: Mesh) -> Batch:
 
 def lower_step(shapes: Shapes, loss: Loss, batch: Batch | PairBatch, mesh: Mesh) -> jax.stages.Lowered:
     """A step of the training loop with AdamW over all parameters, which are float32 as in every training run."""
-    optimizer = new_optimizer(TrainingSettings(), steps=1)
+    optimizer = new_optimizer(OptimizerSettings(), steps=1)
     step = functools.partial(train_step, loss=loss, optimizer=optimizer, accumulate=1)
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), shapes.params)
     state = tpu.placed(jax.eval_shape(lambda params: new_state(params, optimizer, 0), params), mesh)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from pasta_jax.errors import PastaError
-from pasta_jax.train.settings import TrainingSettings
+from pasta_jax.train.settings import OptimizerSettings
 from pasta_jax.train.state import Params
 
 # The end of a leaf's path, and whether it decays; the first matching pattern decides.
@@ -24,7 +24,7 @@ DECAYS: tuple[tuple[str, bool], ...] = (
 )
 
 
-def schedule(settings: TrainingSettings, steps: int) -> Callable[[int | jax.Array], jax.Array]:
+def schedule(settings: OptimizerSettings, steps: int) -> Callable[[int | jax.Array], jax.Array]:
     """The learning rate of a step, counted from 0: a rise over `warmup` steps, then decay to 0 at `steps`."""
     warmup = min(settings.warmup, steps // 2)
 
@@ -58,7 +58,7 @@ def decay_mask(trainable: Params) -> Params:
     return jax.tree_util.tree_map_with_path(decays, trainable)
 
 
-def new_optimizer(settings: TrainingSettings, steps: int) -> optax.GradientTransformation:
+def new_optimizer(settings: OptimizerSettings, steps: int) -> optax.GradientTransformation:
     """Clip, then AdamW. No injected learning rate: optax would take the mask for a schedule and decay nothing."""
     adamw = optax.adamw(
         schedule(settings, steps),

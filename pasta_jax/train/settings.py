@@ -62,8 +62,8 @@ class DataSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingSettings:
-    """What supervised training and preference training share."""
+class OptimizerSettings:
+    """What all training shares."""
 
     learning_rate: AtLeastZero = 1e-5  # at the end of the warm-up
     warmup: Count = 0  # steps in which it rises linearly first, at most half of all
@@ -73,15 +73,21 @@ class TrainingSettings:
     b1: Momentum = 0.9
     b2: Momentum = 0.999
     eps: AboveZero = 1e-8
+    # Of the factors in products with weights, on platforms that compute in float32: bfloat16 takes half the time on
+    # CPUs with AVX512-BF16. Accelerators use bfloat16 for everything.
+    products: Literal["float32", "bfloat16"] = "float32"
+    seed: Seed = 0  # of fresh weights, new adapters, and the order of the data
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings(OptimizerSettings):
+    """What training of whole models and of adapters shares."""
+
     accumulate: Rows = 1  # parts of a batch, computed one after another to save memory
     remat: bool = True  # recompute each layer in the backward pass: less memory, a third more time
     keep_products: bool = False  # with remat, keep the results of products with weights: a quarter of that time back
     block: SlotsOrNone = 0  # tokens per block of attention, n * 128 on a TPU; 0: a whole row, with its mask in memory
     slice: Slots = 256  # tokens of a row whose logits are in memory at a time
-    # Of the factors in products with weights, on platforms that compute in float32: bfloat16 takes half the time on
-    # CPUs with AVX512-BF16. Accelerators use bfloat16 for everything.
-    products: Literal["float32", "bfloat16"] = "float32"
-    seed: Seed = 0  # of fresh weights, new adapters, and the order of the data
 
 
 def refuse_uneven_parts(train: TrainingSettings, rows: int, devices: int = 1) -> None:
@@ -189,6 +195,6 @@ class DrafterSettings:
     longest: Length = 768  # tokens of a prompt and its answer; longer ones are left out
     rows: Rows = 256  # tokens of a batch
     epochs: Positive = 8
-    train: TrainingSettings = TrainingSettings(
+    train: OptimizerSettings = OptimizerSettings(
         learning_rate=1e-3, warmup=50, decay="cosine", weight_decay=0.01, products="bfloat16"
     )

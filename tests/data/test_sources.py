@@ -57,12 +57,13 @@ def test_every_format(tmp_path):
         {"instruction": "why", "output": "because", "system": None},
         {"messages": [{"role": role, "content": text} for role, text in chat]},
         {"messages": [{"role": role, "content": text, "tool_calls": []} for role, text in chat[1:]]},
+        {"messages": [{"role": role, "content": [{"type": "text", "text": t} for t in text]} for role, text in chat]},
         {"instruction": "", "input": "why", "output": "because", "history": []},
         {"instruction": "and?", "output": "…", "history": [["why", "because"], ["so?", "so."]]},
     )
     plain, brief = ("", "why", "because"), ("Be brief.", "why", "because")
     expected = [plain, plain, ("", "why\n\nnow", "because"), plain, brief, plain, brief, plain, ("", "why", ""), plain]
-    expected += [brief, brief, brief, plain, brief, plain, plain, plain]
+    expected += [brief, brief, brief, plain, brief, plain, brief, plain, plain]
     pairs = list(read(path))
     assert texts(pairs) == expected
     assert {pair.source for pair in pairs} == {"all.jsonl"}
@@ -242,7 +243,7 @@ def turns(*texts: str) -> dict:
 
 def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
     spoken = [("user", "y"), ("assistant", "b"), ("user", "What are the largest lakes of France?")]
-    spoken = [{"role": role, "content": text} for role, text in spoken]
+    spoken = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in spoken]
     path = write(
         tmp_path / "a.jsonl",
         turns("Hi there", "Hello.", "What are the largest rivers of France?", "Loire.", "Why is that so?", "So."),

@@ -11,6 +11,7 @@ TURNS = "a conversation must have a question and its answer"
 BEGINS = "a conversation must begin with a question and its answer"
 EMPTY = "a question and its answer must not be empty"
 OBJECT = "a record must be an object with fields"
+PARTS = "a turn's content must be a string or parts of type text"
 SPEAKER = "a turn's from must be human, gpt or system"
 NUL = "a text must not contain NUL characters"
 
@@ -57,7 +58,11 @@ LINES = [
     ("two questions", conversation("human: why", "human: why?").encode(), BEGINS),
     ("an unknown speaker", conversation("human: why", "parrot: because").encode(), SPEAKER),
     ("a turn that is a text", b'{"conversations": ["why", "because"]}', "a turn must be an object with fields"),
-    ("a turn without a value", b'{"conversations": [{"from": "human"}]}', "a turn's value must be a string"),
+    (
+        "a turn without a value",
+        b'{"conversations": [{"from": "human"}]}',
+        "a turn's value must be a string or parts of type text",
+    ),
     ("a speaker null", b'{"conversations": [{"from": null, "value": "why"}]}', SPEAKER),
     (
         "messages of an unknown role",
@@ -74,7 +79,12 @@ LINES = [
         b'{"instruction": "a", "output": "b", "history": ["why", "because"]}',
         "history must be a list of questions, each in a list with its answer",
     ),
-    ("content in parts", b'{"messages": [{"role": "user", "content": []}]}', "a turn's content must be a string"),
+    ("content without parts", b'{"messages": [{"role": "user", "content": []}]}', PARTS),
+    (
+        "an image in a question",
+        b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]}',
+        PARTS,
+    ),
     (
         "no answer chosen",
         b'{"conversations": [{"from": "human", "value": "a"}], "chosen": "b"}',

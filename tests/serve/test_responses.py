@@ -52,7 +52,8 @@ def test_items_joined_are_the_answer_of_chat_completions(server, client):
     assert all(after != 0 for thread, after in itertools.pairwise(threads) if thread == 0)
     assert choice["finish_reason"] == "length"
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
-    plain = ask(client, pasta={"sequential": True}, instructions="Sing.")
+    plain = ask(client, pasta={"sequential": True}, instructions="Sing.", metadata={"order": "7"})
+    assert (plain.metadata, response.metadata) == ({"order": "7"}, {})
     assert [item.pasta for item in plain.output] == [{"thread": 0}]
 
 
@@ -194,6 +195,7 @@ def test_what_asks_for_nothing_here_is_taken(server, neutral):
         ({"temperature": 9}, "temperature"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema: missing"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "schema: type: null"),
+        ({"metadata": {"order": 7}}, "metadata[...]: expected `str`"),
         ({"model": "other"}, "not served here"),
     ],
 )  # fmt: skip
