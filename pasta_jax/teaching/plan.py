@@ -14,18 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.data.prompt_sets import in_parts
-from pasta_jax.errors import PastaError
-from pasta_jax.files.gguf import GGUF
-from pasta_jax.models.config import PRESETS, TransformerConfig
+from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16, row_product
 from pasta_jax.models.parameters import packed_shapes
 from pasta_jax.progress import doing
 from pasta_jax.teaching.prompts import choose, room
 from pasta_jax.teaching.settings import TeachSettings
-from pasta_jax.teaching.stages import HELD_OUT, PROMPTS, Stage, file_of, stages
-from pasta_jax.weights import config_file, gguf_model
-from pasta_jax.weights.load import PACKAGED
-from pasta_jax.weights.settings import ModelSource
+from pasta_jax.teaching.stages import HELD_OUT, PROMPTS, Stage, config_of, refuse_untrainable, stages
 
 GIB = 2**30
 OF_MOST, KEPT, EFFICIENCY = 0.5, 0.5, 0.7  # of an answer's tokens; of answers; of the measured speed, in long runs
@@ -55,6 +50,7 @@ class Estimate:
 
 def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
     """Each stage; those that are done take no time."""
+    refuse_untrainable(settings)
     config = config_of(settings.model)
     with doing("measuring this machine"):
         machine = measure()
@@ -170,13 +166,3 @@ def _best(call, tries: int = 5) -> float:
         call()
         found.append(time.perf_counter() - began)
     return min(found)
-
-
-def config_of(model: ModelSource) -> TransformerConfig:
-    """The architecture, without the weights."""
-    if model.preset and (model.preset in PACKAGED or not model.path):
-        return PRESETS[model.preset]
-    if not model.preset and not model.path:
-        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
-    path = file_of(model)
-    return config_file.read_config(path)[1] if path.is_dir() else gguf_model.read_config(GGUF.open(path))[1]

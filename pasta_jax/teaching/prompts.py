@@ -101,6 +101,11 @@ def _packaged(settings: PromptsSettings) -> list[str]:
     sources.refuse_for_training(names)
     found = []
     for name in names:
+        if name not in sources.TERMS:
+            known = ", ".join(sources.TERMS)
+            raise PastaError(
+                f"config.prompts.sources: {name}: unknown; choose from {known}, or set config.prompts.file"
+            )
         if not _is_there(name):
             say(f"{name}: not installed (launch/setup.sh --data), so its prompts are left out")
             continue

@@ -43,6 +43,7 @@ from pasta_jax.teaching.stages import (
     Stage,
     adapter_of,
     answer_files,
+    refuse_untrainable,
     stages,
 )
 from pasta_jax.train import sft
@@ -63,6 +64,7 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullconte
         if (workdir / PROMPTS).exists():
             refuse_others(Path(settings.prompts.file), workdir)
         else:  # a later start keeps them, whatever has been installed since
+            refuse_untrainable(settings)
             chosen = choose_prompts(settings)  # if it is refused, other settings are not another run's
             run_config.write(workdir, plain)
             if settings.prompts.file:

@@ -58,7 +58,8 @@ class TeachSettings:
     model: ModelSource = ModelSource()
     prompts: PromptsSettings = PromptsSettings()
     answers: AnswersSettings = AnswersSettings()
-    # Keep only answers whose form teaches (docs/DATA.md), at most `unforked` of them without a fork; False: all.
+    # Keep only answers whose form teaches (docs/DATA.md), at most `unforked` of them without a fork; False: all, but
+    # for those of `corrected`.
     filtered: bool = True
     unforked: Annotated[float, Meta(ge=0, lt=1)] = 0.45
     # Weigh chunks with the model's own likelihood, and join or drop those that aren't independent: reads each answer

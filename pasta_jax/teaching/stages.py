@@ -8,13 +8,19 @@ from typing import Any
 
 from pasta_jax.command import configs
 from pasta_jax.command.console import ROOT, as_typed
+from pasta_jax.data.batches import Layout
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
+from pasta_jax.files.gguf import GGUF
+from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.sharding import sharing_rows, training_mesh
 from pasta_jax.runs.settings import changed, flat, plain
 from pasta_jax.teaching.settings import TeachSettings
+from pasta_jax.train.settings import refuse_unclear_end
+from pasta_jax.weights import config_file, gguf_model
+from pasta_jax.weights.adapter import refuse_experts, refuse_idle
 from pasta_jax.weights.generation_config import read_defaults
-from pasta_jax.weights.load import weights_at
+from pasta_jax.weights.load import PACKAGED, weights_at
 from pasta_jax.weights.settings import ModelSource
 
 # The files and folders of a workdir, in the order in which they appear.
@@ -164,6 +170,30 @@ def file_of(model: ModelSource) -> Path:
     return weights_at(model.path) if model.path else packages.path(model.preset)
 
 
+def config_of(model: ModelSource) -> TransformerConfig:
+    """The architecture, without the weights."""
+    if model.preset and model.preset not in PRESETS:
+        raise PastaError(f"unknown model preset {model.preset!r}; choose one of {', '.join(PRESETS)}")
+    if model.preset and (model.preset in PACKAGED or not model.path):
+        return PRESETS[model.preset]
+    if not model.preset and not model.path:
+        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
+    path = file_of(model)
+    return config_file.read_config(path)[1] if path.is_dir() else gguf_model.read_config(GGUF.open(path))[1]
+
+
+def refuse_untrainable(settings: TeachSettings) -> None:
+    """Raise for what training would refuse, which begins after all answers are written."""
+    training, place = settings.training, "config.training"
+    refuse_unclear_end(place, training.steps, training.epochs)
+    Layout(training.lengths, training.rows, packed=True, too_long="drop")
+    if not training.adapter.rank:
+        raise PastaError(f"{place}.adapter.rank 0: what is taught is an adapter; set it to 1 or more")
+    refuse_idle(f"{place}.adapter", training.adapter)
+    if config_of(settings.model).experts:
+        refuse_experts(f"{place}.adapter", training.adapter.targets)
+
+
 def _temperature(settings: TeachSettings) -> float:
     """Of the model's answers to learn from."""
     if settings.answers.temperature is not None:
@@ -206,6 +236,7 @@ def _preference(settings: TeachSettings, workdir: Path, adapter: Path) -> Stage:
         "adapter.rank": training.adapter.rank,
         "adapter.alpha": training.adapter.alpha,
         "adapter.targets": training.adapter.targets,
+        "adapter.dtype": training.adapter.dtype,
         "train.lengths": training.lengths,
         "train.seed": settings.seed,
     }
@@ -224,6 +255,7 @@ def _training(settings: TeachSettings) -> dict[str, Any]:
         "adapter.rank": training.adapter.rank,
         "adapter.alpha": training.adapter.alpha,
         "adapter.targets": training.adapter.targets,
+        "adapter.dtype": training.adapter.dtype,
         "data.lengths": training.lengths,
         "data.rows": training.rows,
         "data.stray": training.stray,

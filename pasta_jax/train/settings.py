@@ -90,6 +90,12 @@ class TrainingSettings(OptimizerSettings):
     slice: Slots = 256  # tokens of a row whose logits are in memory at a time
 
 
+def refuse_unclear_end(place: str, steps: int, epochs: int) -> None:
+    """Raise unless a training ends either after steps or after epochs."""
+    if bool(steps) == bool(epochs):
+        raise PastaError(f"{place}: set either steps or epochs, and the other to 0")
+
+
 def refuse_uneven_parts(train: TrainingSettings, rows: int, devices: int = 1) -> None:
     """Raise if a batch doesn't divide into equal parts, or over the devices that share its rows."""
     if rows % devices:

@@ -26,7 +26,7 @@ from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import KINDS, sft_loss
 from pasta_jax.train.optimizer import new_optimizer, schedule
-from pasta_jax.train.settings import FreshSettings, SftSettings, parts_of, refuse_uneven_parts
+from pasta_jax.train.settings import FreshSettings, SftSettings, parts_of, refuse_unclear_end, refuse_uneven_parts
 from pasta_jax.train.sft_data import read_data
 from pasta_jax.train.speed import flops_per_token, peak_flops, peak_gb
 from pasta_jax.train.state import Params, new_state
@@ -121,8 +121,7 @@ def _run(settings: SftSettings, workdir: Path, stopping: Callable[[], bool], com
 def start_of(settings: SftSettings, mesh: Mesh | None) -> Trainable:
     """The model to start from, with the positions that it is trained with: none without tags."""
     seed = settings.train.seed
-    if bool(settings.train.steps) == bool(settings.train.epochs):
-        raise PastaError("config.train: set either steps or epochs, and the other to 0")
+    refuse_unclear_end("config.train", settings.train.steps, settings.train.epochs)
     refuse_uneven_parts(settings.train, settings.data.rows, sharing_rows(mesh))
     if settings.tag_rows == "apart" and not settings.adapter.rank:
         raise PastaError(
@@ -130,6 +129,10 @@ def start_of(settings: SftSettings, mesh: Mesh | None) -> Trainable:
             "or --config.tag_rows=words"
         )
     if settings.fresh.layers:
+        if settings.model.preset or settings.model.path or settings.model.adapter:
+            raise PastaError(
+                "config.fresh.layers: starts from random weights, not from config.model; set it to 0 to train that one"
+            )
         start = divide(fresh_model(settings.fresh, seed), settings.adapter, seed)
     else:
         start = load(settings.model, settings.adapter, seed, mesh)

@@ -51,6 +51,7 @@ TABLES = ("embed", "head")
 
 def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: int) -> Params:
     """An adapter that changes nothing yet: b is zero, the tags' rows are those of the parameters."""
+    refuse_idle("adapter", adapter)
     rng = np.random.default_rng(seed)
 
     def pair(kernel, lead: int):
@@ -83,6 +84,12 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
         "layers": one(layers, 1) if is_stacked(params) else tuple(one(layer, 0) for layer in layers),
         "tag_rows": rows,
     }
+
+
+def refuse_idle(place: str, adapter: AdapterSettings) -> None:
+    """Raise an error for an adapter that training can't change, as all that its pairs add is multiplied by 0."""
+    if not adapter.alpha:
+        raise PastaError(f"{place} alpha 0: nothing would be learnt; set alpha above 0, usually to twice the rank")
 
 
 def refuse_experts(place: str, targets: Targets) -> None:

@@ -46,7 +46,7 @@ class AdapterSettings:
     """The adapter to train."""
 
     rank: Annotated[int, Meta(ge=0, le=4096)] = 0  # 0: none, all parameters are trained; config.model's is merged first
-    alpha: AtLeastZero = 0.0
+    alpha: AtLeastZero = 0.0  # with a rank, above 0, usually twice the rank
     targets: Targets = ("qkv", "out", "gate_up", "down")
     # Of its file; it is trained in float32. bfloat16 halves the file, but rounds by more than low learning rates move.
     dtype: Literal["float32", "bfloat16"] = "float32"

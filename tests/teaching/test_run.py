@@ -22,6 +22,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.models.transformer import causal, trunk
 from pasta_jax.runs.settings import changed
 from pasta_jax.teaching import plan, prompts, run
+from pasta_jax.teaching import stages as of_stages
 from pasta_jax.teaching.settings import PromptsSettings
 from pasta_jax.teaching.stages import stages
 from pasta_jax.toy.tokenizer import toy_tokenizer
@@ -30,6 +31,7 @@ from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
+from tests.helpers.families import VARIANTS
 from tests.helpers.forked import Forked, command
 from tests.helpers.models import QWEN2, random_params
 
@@ -217,7 +219,7 @@ def test_other_prompts_in_the_same_file_are_refused_when_a_run_goes_on(folder, t
     run.run(settings, workdir)
 
 
-def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
+def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path, monkeypatch):
     for changes, message in (
         ({"model.path": str(tmp_path / "none")}, "none: not found; use a GGUF file, a folder"),
         ({"model.path": ""}, "no model named"),
@@ -230,12 +232,22 @@ def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path):
             r"config\.answers\.samples: at temperature 0",
         ),
         ({"model.path": str(folder / "mine"), "model.adapter": "pasta"}, r"config\.model\.adapter: the stages don't"),
+        ({"model.preset": "smollm2"}, "unknown model preset 'smollm2'; choose one of smollm2_135m"),
+        ({"training.epochs": 1}, r"config\.training: set either steps or epochs, and the other to 0"),
+        ({"training.lengths": (512, 256)}, r"lengths \(512, 256\): must be one or more ascending numbers"),
+        ({"training.adapter.rank": 0}, r"config\.training\.adapter\.rank 0: what is taught is an adapter"),
+        ({"training.adapter.alpha": 0.0}, r"config\.training\.adapter alpha 0: nothing would be learnt"),
     ):
         with pytest.raises(PastaError, match=message):
             plan.estimate(changed(configs.teach.tiny(), **changes), tmp_path)
     named = {"model.path": str(folder / "mine"), "prompts.file": str(folder / "mine.jsonl")}
     with pytest.raises(PastaError, match=r"config\.prompts: of 12 none is held out to evaluate with"):
         run.run(changed(configs.teach.tiny(), **named, **{"prompts.held_out": 0}), tmp_path)
+    with pytest.raises(PastaError, match=r"config\.prompts\.sources: alpaca: unknown; choose from sharegpt, "):
+        run.choose_prompts(changed(configs.teach.tiny(), **named, **{"prompts.file": "", "prompts.sources": "alpaca"}))
+    monkeypatch.setattr(of_stages, "config_of", lambda _: VARIANTS["qwen3_moe"])
+    with pytest.raises(PastaError, match=r"config\.training\.adapter targets gate_up, down: matrices of experts"):
+        run.run(changed(configs.teach.tiny(), **named), tmp_path)
     assert not (tmp_path / "config.json").exists()  # other settings are still accepted
 
 

@@ -187,6 +187,11 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
         ({"data__rows": 4}, "a batch of 4 rows doesn't divide over the 8 devices of config.mesh.data"),
         ({"data__stray": 0.5, "strip_tags": True}, r"config\.data\.stray: needs chunks .*; set it to 0"),
         ({"tag_rows": "apart"}, r"config\.tag_rows=apart: .*; set --config\.adapter\.rank, or"),
+        (
+            {"adapter__rank": 2},
+            "adapter alpha 0: nothing would be learnt; set alpha above 0, usually to twice the rank",
+        ),
+        ({"model__path": "mine"}, r"config\.fresh\.layers: starts from random weights, not from config\.model"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, changes, message):

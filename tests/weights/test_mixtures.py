@@ -76,7 +76,7 @@ def test_experts_are_decoded_with_from_the_blocks_of_a_file(kind, tmp_path, monk
 
 
 def test_an_adapter_of_experts_is_refused(tmp_path):
-    config, tokenizer, settings = VARIANTS["qwen3_moe"], ByteTokenizer(), lora.AdapterSettings(rank=2)
+    config, tokenizer, settings = VARIANTS["qwen3_moe"], ByteTokenizer(), lora.AdapterSettings(rank=2, alpha=4.0)
     base = Model("mixture", config, random_params(config, seed=0), tokenizer)
     with pytest.raises(PastaError, match="adapter targets gate_up, down: matrices of experts"):
         lora.new_adapter(base.params, settings, tokenizer.tags, seed=0)
