@@ -1,6 +1,7 @@
 """Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
 
 import functools
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -45,6 +46,8 @@ def run(settings: AnnotateSettings, folder: Path) -> Summary | None:
     Pairs that an endpoint did not answer are counted in the summary; the same call asks for them again. Several
     processes share the annotating; the first one does everything else, and the others return None.
     """
+    if isinstance(settings, LikelihoodSettings) and not settings.records:
+        raise PastaError("config.records is missing: set the records.jsonl of the run whose chunks to weigh")
     with claim(folder) if processes.is_first() else nullcontext():
         with doing("reading the pairs"):
             pairs, skipped = read_pairs(settings)
@@ -66,21 +69,21 @@ def run(settings: AnnotateSettings, folder: Path) -> Summary | None:
         source = settings.records or settings.source
         cost = total_cost(folder / ANSWERS, settings.endpoint) if isinstance(settings, EndpointSettings) else None
         summary = write_results(folder, verdicts, skipped, settings.annotator, source, tokenizer.name, cost)
-        if settings.dataset:
-            write_dataset(folder, tokenizer)
+        write_dataset(folder, tokenizer, settings.dataset)
         return summary
 
 
-def write_dataset(folder: Path, tokenizer: Tokenizer) -> None:
-    """Write the tokenised dataset of a run unless it is current."""
+def write_dataset(folder: Path, tokenizer: Tokenizer, wanted: bool) -> None:
+    """Write the tokenised dataset of a run unless it is current; one of other records does not stay."""
     records, target = read_records(folder / RECORDS), folder / DATASET
-    if not records:
-        return
-    if builder.is_current(target, records, tokenizer):
+    if records and builder.is_current(target, records, tokenizer):
         say(f"{target} is current")
-        return
-    builder.write(target, records, tokenizer)
-    say(f"wrote {target}")
+    elif records and wanted:
+        builder.write(target, records, tokenizer)
+        say(f"wrote {target}")
+    elif (target / builder.ABOUT).exists():
+        shutil.rmtree(target)
+        say(f"removed {target}, which an earlier run wrote of other records")
 
 
 def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
@@ -157,8 +160,6 @@ def annotator_for(settings: AnnotateSettings, pairs: Sequence[Pair], tokenizer: 
     """The annotator that the settings describe."""
     match settings:
         case LikelihoodSettings():
-            if not settings.records:
-                raise PastaError("config.records is missing: set the records.jsonl of the run whose chunks to weigh")
             return annotators.by_likelihood(pairs, path_of(settings.records), settings.model, settings.weighing)
         case EndpointSettings():
             return annotators.by_language_model(pairs, tokenizer, settings, folder / ANSWERS)

@@ -170,7 +170,7 @@ def _rows_of_file(path: Path) -> Iterator[Row]:
         else:
             yield from _lines(path)
     except OSError as error:
-        raise PastaError(f"{path}: {error.strerror}; choose a readable file") from None
+        raise PastaError(f"{path}: {error.strerror or error}; choose a readable file") from None
 
 
 def _list(path: Path) -> list[object]:

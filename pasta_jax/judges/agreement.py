@@ -69,7 +69,8 @@ def measure(settings: AgreementSettings) -> AgreementReport:
         pairs = read_pairs(Path(settings.file))
     else:
         pairs = [(prompt, Entry(chosen), Entry(rejected)) for prompt, chosen, rejected in known_preferences()]
-    with_preference = [pair for pair in pairs if pair is not None][: settings.pairs]
+    pairs = pairs[: settings.pairs or None]
+    with_preference = [pair for pair in pairs if pair is not None]
 
     def judged(kind: JudgeName) -> Iterator[tuple[Verdict, ...] | None]:
         judge = judge_of(kind, settings, settings.rules)

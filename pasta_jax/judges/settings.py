@@ -105,7 +105,7 @@ class AgreementSettings:
     """Judges whose agreement with preferences is to be measured."""
 
     kinds: tuple[JudgeName, ...] = ("rules", "repetition")
-    pairs: Positive = 300
+    pairs: Count = 0  # at most, ties among them; 0: all
     file: str = ""  # of a person's verdicts; empty: known preferences, which `setup.sh --data` installs
     rules: str = "ifeval"  # where `rules` and `checked` read their rules from; see docs/DATA.md
     checked: CheckedSettings = CheckedSettings()

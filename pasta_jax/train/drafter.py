@@ -95,13 +95,18 @@ def run(settings: DrafterSettings, workdir: Path, stopping: Callable[[], bool] =
         run_config.refuse_other(workdir, plain, run_config.plain(DrafterSettings()))
         model = load(settings.model, only_decoding=True, stacked=False)
         with doing("reading answers"):
-            examples = examples_of(model, Path(settings.answers), settings.longest)
+            every = examples_of(model, Path(settings.answers))
+        examples = [example for example in every if len(example) <= settings.longest]
+        longer = len(every) - len(examples)
+        if longer:
+            say(f"{longer} of {len(every)} answers are longer than config.longest={settings.longest}: left out")
         measured = examples[-max(1, round(settings.held_out * len(examples))) :]
         # Of several answers to a prompt, none is learnt from where another is measured on.
         asked = set(map(prompt_of, measured))
         learnt = [example for example in examples[: -len(measured)] if prompt_of(example) not in asked]
         if not learnt:
-            raise PastaError(f"{settings.answers}: {len(examples)} answers are too few; decode more prompts")
+            remedy = "raise config.longest" if longer else "decode more prompts"
+            raise PastaError(f"{settings.answers}: {len(examples)} answers are too few; {remedy}")
         run_config.write(workdir, plain)  # of a run that has begun: other settings than refused ones are not another's
         files = states_of(model, [*learnt, *measured], workdir / "states", stopping)
         if files is None:
@@ -111,8 +116,8 @@ def run(settings: DrafterSettings, workdir: Path, stopping: Callable[[], bool] =
         return _fit(settings, model, train, held_out, ids, workdir, plain, stopping)
 
 
-def examples_of(model: Model, path: Path, longest: int) -> list[Example]:
-    """Answers as the model wrote them, those that fit."""
+def examples_of(model: Model, path: Path) -> list[Example]:
+    """Answers as the model wrote them."""
     positions, tokenizer, examples = model.positions or PREDICTED, model.tokenizer, []
     for place, one in read_records(path, Answered, "use a file that launch.decode --output wrote"):
         try:
@@ -121,9 +126,7 @@ def examples_of(model: Model, path: Path, longest: int) -> list[Example]:
         except PastaError as error:
             raise PastaError(f"{place}: {error}") from None
         ended = one.finish_reason == "stop"
-        example = encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, positions, ended)
-        if len(example) <= longest:
-            examples.append(example)
+        examples.append(encode(prompt, answer, tokenizer.tags, tokenizer.end_of_turn, positions, ended))
     return examples
 
 

@@ -154,6 +154,16 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content):
     assert "\n" not in str(caught.value)
 
 
+def test_a_damaged_page_of_a_parquet_file_is_told_with_its_reason(tmp_path):
+    path, rows = tmp_path / "a.parquet", [{"instruction": f"why {n}", "output": "because"} for n in range(999)]
+    parquet.write_table(pa.Table.from_pylist(rows), path, compression="snappy")
+    content = bytearray(path.read_bytes())
+    content[40:80] = bytes(40)
+    path.write_bytes(content)
+    with pytest.raises(PastaError, match=r"a\.parquet: .*(?i:corrupt|snappy|page)"):
+        list(read(str(path)))
+
+
 def test_a_list_that_is_cut_off_keeps_its_whole_records():
     text = json.dumps([{"a": "]},"}, {"b": [1]}, {"c": 2}], indent=1)
     for cut in (-1, -2, -4, -8):

@@ -204,6 +204,22 @@ def test_a_source_without_a_usable_record_is_refused_with_its_first_mistake(comm
         command("sharegpt_structure", {"source": "mine.jsonl", "drop_evaluation": False})
 
 
+def test_a_dataset_of_other_records_does_not_stay(command):
+    source, dataset = pairs("a.jsonl"), Path("out/dataset")
+    command("sharegpt_structure", source)
+    command("sharegpt_structure", source | {"dataset": False})
+    assert dataset.is_dir()  # it is of these
+    _, err = command("sharegpt_structure", source | {"dataset": False, "max_tokens": 20})
+    assert "removed out/dataset, which an earlier run wrote of other records" in err
+    assert not dataset.exists()
+
+
+def test_the_chunks_to_weigh_are_asked_for_first(command, monkeypatch):
+    monkeypatch.setattr(pipeline, "read_pairs", pytest.fail)
+    with pytest.raises(PastaError, match=r"config\.records is missing"):
+        command("likelihood", {"model": {"preset": "smollm2_135m"}})
+
+
 def test_an_output_that_cannot_be_used_is_refused_before_the_work(command, monkeypatch):
     monkeypatch.setattr(pipeline, "read_pairs", pytest.fail)
     Path("out").write_text("")

@@ -64,6 +64,8 @@ def test_the_verdicts_of_a_person(tmp_path):
     report = pipeline.measure(changed(configs.tiny(), file=str(path)))
     assert report.fields()["ties"] == 1
     assert report.judges == {"repetition": Agreement(pairs=2, agreed=0.5, tied=0)}
+    report = pipeline.measure(changed(configs.tiny(), file=str(path), pairs=2))
+    assert (report.pairs, report.ties) == (2, 0)  # of those that are read
     path.write_text('{"prompt": "q", "first": "x", "second": "y", "verdict": "both"}')
     with pytest.raises(PastaError, match=r"verdicts.jsonl: line 1: .*; write prompt, first, second, and as verdict"):
         pipeline.read_pairs(path)
@@ -71,7 +73,7 @@ def test_the_verdicts_of_a_person(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"pairs": 0}, "config.pairs: "), ({"kinds": ("length",)}, "unknown value 'length'; choose from rules")],
+    [({"pairs": -1}, "config.pairs: "), ({"kinds": ("length",)}, "unknown value 'length'; choose from rules")],
 )
 def test_settings_out_of_range_are_refused(changes, message):
     with pytest.raises(PastaError, match=message):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import tracemalloc
 
@@ -86,7 +87,7 @@ def test_a_token_is_followed_by_the_next_of_its_thread():
 
 def test_hidden_states_are_in_memory_once(folder, tmp_path):
     model = load(settings(folder).model, only_decoding=True, stacked=False)
-    examples = drafter.examples_of(model, folder / "answers.jsonl", 768)
+    examples = drafter.examples_of(model, folder / "answers.jsonl")
     drafter.states_of(model, examples, tmp_path / "states", lambda: False)
     tracemalloc.start()
     try:
@@ -111,6 +112,16 @@ def test_no_prompt_is_learnt_from_and_measured_on(folder, tmp_path, monkeypatch)
     learnt, measured = prompts[:-7], prompts[-7:]
     assert (len(learnt), len(measured)) == (53, 7)
     assert not set(learnt) & set(measured)
+
+
+def test_answers_that_are_too_long_are_counted(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(drafter, "states_of", lambda *_: None)
+    with pytest.raises(PastaError, match=r"answers\.jsonl: 0 answers are too few; raise config\.longest"):
+        drafter.run(settings(folder, longest=2), tmp_path / "none")
+    drafter.run(settings(folder, longest=60), tmp_path / "some")
+    told = re.findall(r"(\d+) of 60 answers are longer than config\.longest=(\d+): left out", capsys.readouterr().err)
+    assert [longest for _, longest in told] == ["2", "60"]
+    assert 0 < int(told[1][0]) < int(told[0][0]) == 60
 
 
 def test_it_learns_and_writes_what_it_learnt(folder, trained):
