@@ -30,6 +30,11 @@ def compare(
     if model.positions is None and request.sequential:
         raise PastaError(f"--compare: {model.name} was not trained on the tags, so it has no asynchronous answer")
     other, asked = baseline or (model, request)
+    if baseline and settings.decoding.draft == "drafter" and "drafter" not in other.params:
+        raise PastaError(
+            f"--compare: the baseline, {other.name}, has no drafter; set --config.baseline.drafter, or "
+            "--config.decoding.draft=lookup for both"
+        )
     asynchronous = dataclasses.replace(request, sequential=False)
     sides = {SEQUENTIAL: (other, dataclasses.replace(asked, sequential=True)), ASYNCHRONOUS: (model, asynchronous)}
     slots = max(slots_for(side, [each], settings.decoding) for side, each in sides.values())

@@ -45,13 +45,16 @@ def connected(settings: RaySettings, asked: str = "config.executor=ray") -> Iter
         yield ray
         return
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own, 15, lets any other work starve a server
-    here = {"num_cpus": settings.workers * settings.cpus} if settings.workers and not settings.address else {}
+    address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
+    here = {"num_cpus": settings.workers * settings.cpus} if settings.workers and address == "local" else {}
     try:
         # JAX warns of every fork; these start other programs at once.
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
-        ray.init(address=settings.address or None, include_dashboard=False, logging_level="ERROR", **here)
+        ray.init(address=address, include_dashboard=False, logging_level="ERROR", **here)
     except Exception as error:  # Ray raises many kinds when a cluster can't be reached
-        raise PastaError(f"config.ray.address: {settings.address or 'this machine'}: {brief(error)}") from None
+        raise PastaError(
+            f"config.ray.address: {'this machine' if address == 'local' else address}: {brief(error)}"
+        ) from None
     try:
         yield ray
     finally:

@@ -211,7 +211,8 @@ class Writer:
     def closing(self, index: int, choice: Choice) -> dict[str, Any]:
         """The last piece of an answer; where the others were of threads, with the arguments of its calls."""
         more = {"logprobs": self._logprobs(choice), "pasta": choice.about()}
-        calls = [{"index": n, "function": call["function"]} for n, call in enumerate(calls_of(choice))]
+        arguments = [call["function"]["arguments"] for call in calls_of(choice)]  # their names were in the first piece
+        calls = [{"index": n, "function": {"arguments": text}} for n, text in enumerate(arguments)]
         delta = {"tool_calls": calls} if calls and choice.threads else {}
         return self._piece(index, delta, "", choice.finish_reason, more)
 

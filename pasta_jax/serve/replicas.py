@@ -168,7 +168,7 @@ def run(settings: ServeSettings) -> None:
     if 0 < settings.scaling.most < count:
         raise PastaError(f"config.scaling.most={settings.scaling.most}: fewer than config.replicas={count}")
     key, listening = entrance(settings)
-    cluster = dataclasses.replace(settings.ray, workers=settings.ray.workers or most)
+    cluster = dataclasses.replace(settings.ray, workers=most)
     starting = doing("starting a replica" if count == 1 else f"starting {count} replicas")
     asked = f"config.replicas={count}" if count > 1 else f"config.scaling.most={most}"
     with contextlib.closing(listening), starting, connected(cluster, asked) as ray:

@@ -22,6 +22,7 @@ from pasta_jax.serve.reload import reloader
 from pasta_jax.serve.server import bound, key_from, serve, url_of
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import ServeSettings
+from pasta_jax.serve.spans import require_installed
 from pasta_jax.weights.beside import Beside, require_loadable, with_adapters
 from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.source import load
@@ -48,6 +49,8 @@ def run(settings: ServeSettings) -> None:
 def entrance(settings: ServeSettings) -> tuple[str | None, socket.socket]:
     """The key that clients must send, and the socket that listens to them."""
     key = key_from(settings.key_variable)
+    if settings.spans:
+        require_installed()
     listening = bound(settings.host, settings.port)
     if not is_loopback(host := listening.getsockname()[0]) and key is None:
         say(f"{host}: anyone who reaches this machine may use the model; set --config.key_variable to require a key")

@@ -90,7 +90,8 @@ class Service:
         if structure is not None:
             with blamed("invalid_schema", "tools" if body.tools else "response_format"):
                 require_room(base.automaton, limits.room)
-        base = base.with_rules(seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS)
+        seed = self.settings.request.seed if body.seed is None else body.seed
+        base = base.with_rules(seed=secrets.randbelow(SEEDS) if seed is None else seed % SEEDS)
         apart = max(1, len(base.guests))  # the fields of an answer have consecutive seeds themselves
         return [base.with_seed(number * apart) for number in range(count)]
 

@@ -12,19 +12,25 @@ from pasta_jax.errors import PastaError
 from pasta_jax.serve.log import Record
 
 
+def require_installed() -> None:
+    """Raise if the package that sends them is missing."""
+    try:
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
+    except ImportError:
+        raise PastaError(
+            "config.spans: OpenTelemetry is missing; run: pip install opentelemetry-exporter-otlp-proto-http"
+        ) from None
+
+
 class Spans:
     """What sends them, in a thread of its own."""
 
     def __init__(self, url: str):
-        try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ImportError:
-            raise PastaError(
-                "config.spans: OpenTelemetry is missing; run: pip install opentelemetry-exporter-otlp-proto-http"
-            ) from None
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         provider = TracerProvider(resource=Resource.create({"service.name": "pasta_jax"}))  # sends the rest at exit
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
         self._tracer = provider.get_tracer("pasta_jax")

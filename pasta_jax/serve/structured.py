@@ -129,28 +129,25 @@ class Structure:
             whole_of(form, model.tokenizer, model.config.vocab)
 
     def request(self, model: Model, ids: Sequence[int], template: Request, slots: int) -> Request:
-        """The request; of the pool's slots, each field gets the same share at most."""
-        if not self.forks and len(self.parts) > 1:
+        """The request; of the pool's slots, each thread gets the same share at most."""
+        if self.forks:
+            numbers = range(len(self.form.leaves))
+            request = fields_request(self.form, model, ids, template, {}, numbers)
+        elif len(self.parts) == 1:
+            request = whole_request(self.form, model, ids, template)
+        else:
             asks = []
             for part in self.parts:
                 begun = model.tokenizer.encode(f"{{{json.dumps(part.function.name)}:")
                 automaton = whole_of(part.form, model.tokenizer, model.config.vocab)
                 asks.append(Ask((*ids, *begun), automaton))
-            return self._within(request_of(asks, template), slots, len(self.form.leaves))
-        if not self.forks:
-            request = whole_request(self.form, model, ids, template)
-            most = min(template.max_tokens, request.max_tokens, slots - request.given - 1)
-            return dataclasses.replace(request, max_tokens=most)
-        numbers = range(len(self.form.leaves))
-        return self._within(fields_request(self.form, model, ids, template, {}, numbers), slots, 1)
-
-    def _within(self, request: Request, slots: int, fields: int) -> Request:
-        """A request whose threads, of so many fields at most, share what the prompt leaves of the pool."""
+            request = request_of(asks, template)
         threads = len(request.guests)
         share = (slots - request.given) // threads - 1
         if share < 1:
-            raise PastaError(f"{request.given} tokens of prompt and {threads} threads: the pool holds {slots}")
-        return dataclasses.replace(request, max_tokens=min(fields * request.max_tokens, share))
+            of = f"{threads} threads" if threads > 1 else "the answer"
+            raise PastaError(f"{request.given} tokens, but the pool of {slots} must also hold {of}; shorten the prompt")
+        return dataclasses.replace(request, max_tokens=min(template.max_tokens, request.max_tokens, share))
 
 
 def structure_of(

@@ -19,6 +19,7 @@ from pasta_jax.lang.tags import NUM_TAGS
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.parameters import Params, unstack
 from pasta_jax.models.tag_rows import initial_tag_rows, put_tag_rows
+from pasta_jax.progress import say
 from pasta_jax.tokenizers.tokenizer import Tokenizer, in_gguf, load_tokenizer
 from pasta_jax.weights import cache, config_file, export, gguf_model, huggingface
 from pasta_jax.weights import card as cards
@@ -151,7 +152,10 @@ def weights_of(files: Files, blocks: bool, deferred: bool) -> tuple[Params, str]
     of = files.params if blocks else params
     fingerprint = fingerprint or fingerprint_of(files.config, of, files.tokenizer)
     if cached and not kept and (blocks or not deferred):
-        cache.save(cached, files.config, params, fingerprint)
+        try:
+            cache.save(cached, files.config, params, fingerprint)
+        except PastaError as error:
+            say(f"the conversion is not kept for later runs: {error}, or set PASTA_JAX_CACHE to one")
     return params, fingerprint
 
 

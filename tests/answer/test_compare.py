@@ -104,6 +104,12 @@ def test_on_a_terminal_the_first_asynchronous_answer_is_shown_while_it_is_decode
     assert "asynchronous \x1b[2m──" not in out
 
 
+def test_a_baseline_needs_a_drafter_too(answer, decoded):
+    overrides = {"baseline.path": "p", "decoding.draft": "drafter"}
+    with pytest.raises(PastaError, match=r"--compare: the baseline, tiny, has no drafter; set --config\.baseline"):
+        answer(prompt="hello", compare=True, overrides=overrides)
+
+
 def test_a_model_without_the_tags_has_nothing_to_compare(answer):
     with pytest.raises(PastaError, match="--compare: tiny was not trained on the tags, so it has no asynchronous"):
         answer(prompt="hello", compare=True)

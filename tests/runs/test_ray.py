@@ -1,10 +1,35 @@
 """Tasks on Ray, in whose place is a stub: `tests/preference/test_sweep.py` has a real cluster."""
 
 import contextlib
+import sys
 import types
 import weakref
 
+import pytest
+
 from pasta_jax.runs import ray as cluster
+
+
+@pytest.mark.parametrize(
+    ("address", "in_environment", "joined", "here"),
+    [
+        ("", "", "local", {"num_cpus": 4.0}),
+        ("", "10.0.0.1:6379", "10.0.0.1:6379", {}),  # whose CPUs are its own to count
+        ("10.0.0.2:6379", "10.0.0.1:6379", "10.0.0.2:6379", {}),
+    ],
+)
+def test_a_cluster_in_the_environment_is_joined(monkeypatch, address, in_environment, joined, here):
+    started = []
+    stub = types.SimpleNamespace(
+        is_initialized=lambda: False, init=lambda **given: started.append(given), shutdown=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "ray", stub)
+    monkeypatch.setenv("RAY_ADDRESS", in_environment)
+    with cluster.connected(cluster.RaySettings(address, workers=2, cpus=2.0)) as ray:
+        assert ray is stub
+    [given] = started
+    assert given["address"] == joined
+    assert {name: value for name, value in given.items() if name.startswith("num_")} == here
 
 
 def test_an_outcome_is_let_go_of_once_it_was_passed_on(monkeypatch):

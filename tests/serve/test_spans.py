@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.serve import spans
+from pasta_jax.serve import run
+from pasta_jax.serve.settings import ServeSettings
 from tests.helpers.serving import Server
 
 QUESTION = {"messages": [{"role": "user", "content": "birds crow 7"}], "seed": 3, "temperature": 1.0}
@@ -78,6 +79,6 @@ def test_a_request_is_a_span_of_its_caller_and_has_one_for_each_thread(collector
 
 
 def test_what_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-    with pytest.raises(PastaError, match=r"config\.spans.*pip install"):
-        spans.Spans("http://127.0.0.1:1/v1/traces")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(PastaError, match=r"config\.spans.*pip install"):  # before anything is loaded
+        run.entrance(ServeSettings(spans="http://127.0.0.1:1/v1/traces"))

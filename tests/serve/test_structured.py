@@ -5,12 +5,18 @@ import json
 import re
 import urllib.request
 from typing import Literal
+from unittest.mock import Mock
 
 import openai
 import pytest
 from pydantic import BaseModel
 
+from pasta_jax.decode.request import Request
+from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.serve import app
+from pasta_jax.serve.protocol import read_body
+from pasta_jax.serve.service import Service
+from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.serve.structured import picked
 from tests.helpers.serving_here import client_of
 from tests.helpers.traces import tiny_model
@@ -199,13 +205,43 @@ def test_calls_are_the_same_whole_streamed_and_in_threads_also_where_they_are_cu
         whole = client.chat.completions.create(**given, max_tokens=most).choices[0].message.tool_calls
         counts.add(len(whole))
         for extra in ({}, {"pasta": {"threads": True}}):
-            said = {}
+            said, names = {}, {}
             for piece in client.chat.completions.create(**given, max_tokens=most, stream=True, extra_body=extra):
                 for call in piece.choices[0].delta.tool_calls or []:
                     said[call.index] = said.get(call.index, "") + (call.function.arguments or "")
+                    names[call.index] = names.get(call.index, "") + (call.function.name or "")
+            assert [*names.values()] == ["adopt", "feed"][: len(names)]  # as clients join the pieces
             texts = [call.function.arguments for call in whole]
             assert [said[number] for number in sorted(said) if said[number] or not number] == texts
     assert counts == {1, 2}
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_prompt_that_leaves_no_room_is_told_so(client, forks):
+    given = {"model": MODEL, "extra_body": {"pasta": {"fork_fields": forks}}, "max_tokens": 4}
+    given["messages"] = [{"role": "user", "content": "x" * 500}]
+    with pytest.raises(openai.BadRequestError, match=r"\d+ tokens, but the (pool|context) .*; shorten") as refused:
+        client.chat.completions.create(**given, response_format=formatted(Person.model_json_schema()))
+    assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_each_call_has_max_tokens(client, monkeypatch, forks):
+    """Each of its fields, where they fork."""
+    monkeypatch.setattr(app.structured, "picked", lambda _: ("adopt", "feed"))
+    given = {"model": MODEL, "messages": QUESTION, "tools": TOOLS, "seed": 1, "max_tokens": 3}
+    one = {"tool_choice": {"type": "function", "function": {"name": "adopt"}}}
+    for more, calls in (({}, 2), (one, 1)):
+        answer = client.chat.completions.create(**given, **more, extra_body={"pasta": {"fork_fields": forks}})
+        fields = 5 if calls == 2 else 3
+        assert answer.usage.completion_tokens <= 3 * (fields if forks else calls)
+
+
+def test_a_server_may_have_a_seed_of_its_own():
+    settings = ServeSettings(request=RequestSettings(seed=7), decoding=DecodeConfig(lanes=1, rows=1, slots=64))
+    service = Service(MODEL, tiny_model(), Mock(), Mock(), settings, Request((), 8, True))
+    for content, seed in ((b'{"prompt": "a"}', 7), (b'{"prompt": "a", "seed": 3}', 3)):
+        assert service.requests_for(read_body(content, "text"), "text")[0].rules.seed == seed
 
 
 def test_answers_to_one_request_share_no_random_numbers(client):

@@ -87,6 +87,16 @@ def test_a_conversion_that_nobody_uses_is_removed(tmp_path):
     assert not cached.exists()
 
 
+def test_a_conversion_that_cannot_be_kept_is_used_all_the_same(tmp_path, capsys):
+    path, folder = written(tmp_path, "llama"), tmp_path / "cache" / "converted"
+    folder.parent.mkdir()
+    folder.write_text("a file in its place")
+    model = load_model("", str(path))
+    assert "the conversion is not kept for later runs: " in capsys.readouterr().err
+    folder.unlink()
+    jax.tree.map(np.testing.assert_array_equal, load_model("", str(path)).params, model.params)
+
+
 @pytest.mark.parametrize("damage", [cut, flip])
 def test_a_damaged_cache_is_converted_again(damage, tmp_path):
     path = written(tmp_path, "llama")
