@@ -1,4 +1,4 @@
-"""Split surface text at its tags: one automaton for whole texts and for streams.
+"""Split surface text at its tags.
 
 No tag form has a `<` after its first character. So the next `<` ends any candidate, texts can be joined to tags without
 creating a new tag, and each character is read once.
@@ -43,51 +43,23 @@ def _automaton(forms: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
 _AUTOMATA = {forms: _automaton(forms) for forms in (SURFACE, ANNOTATION)}
 
 
-class Lexer:
-    """Incremental lexer: `feed` returns (form, piece) pairs, form "" for plain text; the pieces in order are the input.
-
-    A form's piece may have backslashes after its `<`: then it is an escaped look-alike. Text that can still become a
-    form, escaped or not, is held back until that is decided; all other text is returned at once.
-    """
-
-    def __init__(self, forms: tuple[str, ...]):
-        self._edges = _AUTOMATA[forms]
-        self._state = ""  # "" outside a candidate
-        self._held: list[str] = []
-
-    def feed(self, text: str) -> list[tuple[str, str]]:
-        """The next pieces of the input."""
-        pieces: list[tuple[str, str]] = []
-        at = 0
-        while at < len(text):
-            if not self._state:
-                start = text.find("<", at)
-                plain = text[at:] if start < 0 else text[at:start]
-                if plain:
-                    pieces.append(("", plain))
-                if start < 0:
-                    break
-                self._state, self._held, at = "<", ["<"], start + 1
-            start, state = at, self._state
-            while at < len(text) and state and state[-1] != ">":
-                edges = self._edges[state]
-                state = edges.get(text[at], edges.get(OTHER)) or ""
-                at += bool(state)  # the character that ends a candidate may begin the next one
-            self._held.append(text[start:at])
-            self._state = state
-            if state and state[-1] != ">":
-                break
-            pieces.append((state, "".join(self._held)))
-            self._state, self._held = "", []
-        return pieces
-
-    def close(self) -> list[tuple[str, str]]:
-        """End the input: text that was held back is plain."""
-        held, self._state, self._held = "".join(self._held), "", []
-        return [("", held)] if held else []
-
-
 def lex(text: str, forms: tuple[str, ...]) -> list[tuple[str, str]]:
-    """All pieces of a text."""
-    lexer = Lexer(forms)
-    return lexer.feed(text) + lexer.close()
+    """(form, piece) pairs, form "" for plain text; the pieces in order are the text.
+
+    A form's piece may have backslashes after its `<`: then it is an escaped look-alike.
+    """
+    edges, pieces, at = _AUTOMATA[forms], [], 0
+    while at < len(text):
+        start = text.find("<", at)
+        if start != at:
+            stop = len(text) if start < 0 else start
+            pieces.append(("", text[at:stop]))
+            at = stop
+            continue
+        state, at = "<", at + 1
+        while at < len(text) and state and state[-1] != ">":
+            own = edges[state]
+            state = own.get(text[at], own.get(OTHER)) or ""
+            at += bool(state)  # the character that ends a candidate may begin the next one
+        pieces.append((state if state.endswith(">") else "", text[start:at]))
+    return pieces

@@ -7,9 +7,9 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from pasta_jax.lang.error import LangError, quoted
-from pasta_jax.lang.lexer import ANNOTATION, SURFACE
+from pasta_jax.lang.events import Event, events
+from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.linear import Block, as_ids, scan
-from pasta_jax.lang.stream import Event, StreamParser
 from pasta_jax.lang.tags import MAX_TENS, TagIds, escape, promise_tag, tens_for
 from pasta_jax.lang.words import words
 
@@ -89,7 +89,7 @@ class Program:
     @staticmethod
     def parse(text: str) -> "Program":
         """Parse surface text; raises the first LangError of the grammar. `check` finds all, and checks style too."""
-        items, errors = _read(_events(text, SURFACE))
+        items, errors = _read(events(text))
         _raise_first(errors + _tens_errors(items))
         return Program(tuple(_part(item) for item in items))
 
@@ -99,8 +99,8 @@ class Program:
 
         The text must be escaped by `escape(source, ANNOTATION)`. The program passes `check` with this tokenizer.
         """
-        events, errors = _promised(_events(text, ANNOTATION))
-        items, more = _read(events)
+        promised, errors = _promised(events(text, ANNOTATION))
+        items, more = _read(promised)
         _raise_first(errors + more)
         measured = [
             replace(item, tens=tens_for(block_length(item.text, tokenizer))) if isinstance(item, _ParsedChunk) else item
@@ -166,7 +166,7 @@ def check(text: str, tokenizer: Tokenizer | None = None) -> list[LangError]:
 
     With a tokenizer the promised lengths are compared with the blocks' true lengths, too.
     """
-    items, errors = _read(_events(text, SURFACE))
+    items, errors = _read(events(text))
     errors += _tens_errors(items)
     for item in items:
         errors += _rule_errors(item, tokenizer)
@@ -186,11 +186,6 @@ class _ParsedChunk:
 
 def _part(item: Text | Sync | _ParsedChunk) -> Text | Sync | Chunk:
     return Chunk(item.topic, item.tens, item.text) if isinstance(item, _ParsedChunk) else item
-
-
-def _events(text: str, forms: tuple[str, ...]) -> list[Event]:
-    parser = StreamParser(forms)
-    return parser.feed(text) + parser.close()
 
 
 def _promised(events: list[Event]) -> tuple[list[Event], list[LangError]]:

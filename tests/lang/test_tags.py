@@ -26,7 +26,7 @@ TAGS = TagIds(1000)
 
 
 def test_the_language_needs_no_jax():
-    modules = ["clock", "error", "lexer", "linear", "program", "stream", "structure", "tags"]
+    modules = ["clock", "error", "events", "lexer", "linear", "program", "structure", "tags"]
     code = f"import sys; from pasta_jax.lang import {', '.join(modules)}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
