@@ -37,13 +37,13 @@ def run(
     optional: bool = False,
     keep_programs: bool = True,
     large_pages: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Parse the command line and call main(settings), or main(settings, word) for a script that takes an `argument`.
 
-    Without an `optional` argument, main gets none.
-
-    Every error ends in one line on stderr (command/errors.py); a user's mistake exits with 2. `large_pages` are
-    for scripts that allocate much memory on the CPU (device/malloc.py).
+    Without an `optional` argument, main gets none. Every error ends in one line on stderr (command/errors.py); a user's
+    mistake exits with 2. `large_pages` are for scripts that allocate much memory on the CPU (device/malloc.py); with
+    `quiet`, XLA logs nothing.
     """
     settings: object = None
 
@@ -77,7 +77,7 @@ def run(
             restart_on_large_pages()
         if keep_programs:
             compilation_cache.keep()  # before main imports JAX
-        platform.choose()
+        platform.choose(quiet=quiet)
         together = processes.joined(Path(arguments[0]).stem) if keep_programs else contextlib.nullcontext()
         with break_silence(f"{Path(arguments[0]).stem}: working"), together:
             main(settings, *words)

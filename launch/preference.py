@@ -1,7 +1,6 @@
 """Rounds of sample, score, pair, learn, evaluate; rerun the command to resume. See configs/preference.py."""
 
 import json
-import os
 import shlex
 import sys
 
@@ -31,9 +30,7 @@ def main(settings: PreferenceSettings) -> None:
     cli.announce_device()
     command = shlex.join(["python", "-m", "launch.preference", *sys.argv[1:]])
     stop = StopSignal()
-    report = preference.run(settings, workdir, stop.watch, command)
-    if report is None:
-        sys.exit(stop.exit_code)
+    report = stop.finished(preference.run(settings, workdir, stop.watch, command))
     if processes.is_first():
         print(report.table())
         console.print_next(WORKDIR.value, bool(settings.prompts.toy))
@@ -43,5 +40,4 @@ def main(settings: PreferenceSettings) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.run(main, default_config="configs/preference.py", large_pages=True)
+    cli.run(main, default_config="configs/preference.py", large_pages=True, quiet=True)

@@ -1,6 +1,5 @@
 """Train a model on PASTA-LANG; rerun the command to resume. See configs/sft.py."""
 
-import os
 import shlex
 import sys
 
@@ -32,13 +31,11 @@ def main(settings: SftSettings) -> None:
     stop = StopSignal()
     with stop.watch() as stopping:
         result = sft.run(settings, workdir, stopping, command)
-    if result.model is None:
-        sys.exit(stop.exit_code)
+    stop.finished(result.model)
     if processes.is_first():
         base = settings.model.named() if result.model.name == "adapter" else ""
         console.print_next(WORKDIR.value, bool(settings.data.toy), base)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.run(main, default_config="configs/sft.py", large_pages=True)
+    cli.run(main, default_config="configs/sft.py", large_pages=True, quiet=True)

@@ -1,7 +1,6 @@
 """Runs of the preference stage over config fields: a grid or a zip, one table, one plot. See configs/sweep.py."""
 
 import json
-import os
 import sys
 
 from absl import flags
@@ -32,12 +31,9 @@ def main(settings: SweepSettings) -> None:
     if settings.executor == "local":  # the devices of the others are those of their workers
         cli.announce_device()
     if POINT.value:
-        if sweep.run_point(settings, workdir, POINT.value, stop.watch) is None:
-            sys.exit(stop.exit_code)
+        stop.finished(sweep.run_point(settings, workdir, POINT.value, stop.watch))
         return
-    results = sweep.run(settings, workdir, stop.watch)
-    if results is None:
-        sys.exit(stop.exit_code)
+    results = stop.finished(sweep.run(settings, workdir, stop.watch))
     print(sweep.markdown(results), end="")
     path, no_pairs = str(workdir / "results.json"), results.no_pairs()
     print(json.dumps({"results": path, "runs": len(results.runs), "no_pairs": no_pairs, "failed": results.failed}))
@@ -45,5 +41,4 @@ def main(settings: SweepSettings) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.run(main, default_config="configs/sweep.py")
+    cli.run(main, default_config="configs/sweep.py", quiet=True)

@@ -1,8 +1,5 @@
 """Teach a model to fork, from its own answers; rerun the command to resume. See configs/teach.py."""
 
-import os
-import sys
-
 from absl import flags
 
 from launch import cli
@@ -27,12 +24,9 @@ def main(settings: TeachSettings) -> None:
     if PLAN.value:
         return
     stop = StopSignal()
-    adapter = run.run(settings, workdir, stop.watch)
-    if adapter is None:
-        sys.exit(stop.exit_code)
+    adapter = stop.finished(run.run(settings, workdir, stop.watch))
     print(run.closing(settings, workdir, adapter), flush=True)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.run(main, default_config="configs/teach.py", large_pages=True)
+    cli.run(main, default_config="configs/teach.py", large_pages=True, quiet=True)

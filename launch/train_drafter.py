@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import sys
 
 from absl import flags
 
@@ -24,11 +22,8 @@ def main(settings: DrafterSettings) -> None:
     stop = StopSignal()
     with stop.watch() as stopping:
         report = drafter.run(settings, workdir, stopping)
-    if report is None:
-        sys.exit(stop.exit_code)
-    print(json.dumps(dataclasses.asdict(report)))
+    print(json.dumps(dataclasses.asdict(stop.finished(report))))
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.run(main, default_config="configs/train_drafter.py", large_pages=True)
+    cli.run(main, default_config="configs/train_drafter.py", large_pages=True, quiet=True)

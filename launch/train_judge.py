@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import sys
 
 from absl import flags
 
@@ -26,13 +24,10 @@ def main(settings: TrainJudgeSettings) -> None:
     stop = StopSignal()
     with stop.watch() as stopping:
         reports = training.run(settings, workdir, stopping)
-    if reports is None:
-        sys.exit(stop.exit_code)
-    for report in reports:
+    for report in stop.finished(reports):
         print(report)
     print(json.dumps([dataclasses.asdict(report) for report in reports]))
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.run(main, default_config="configs/train_judge.py", large_pages=True)
+    cli.run(main, default_config="configs/train_judge.py", large_pages=True, quiet=True)

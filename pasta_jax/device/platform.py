@@ -11,12 +11,14 @@ from pasta_jax.errors import PastaError
 TPU_FILES = ("dev/accel*", "dev/vfio/[0-9]*")  # one per chip, by the driver's kind
 
 
-def choose(root: Path = Path("/")) -> None:
+def choose(root: Path = Path("/"), quiet: bool = False) -> None:
     """Set JAX_PLATFORMS to cpu where nothing else can be: no TPU, and no plug-in for GPUs or other devices.
 
     Otherwise an installed libtpu would look for a TPU in every process, log errors and handle the process's signals.
-    JAX reads the variable when it is imported; a value of the user's stays.
+    With `quiet`, XLA logs nothing. JAX reads both variables when it is imported; a value of the user's stays.
     """
+    if quiet:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "JAX_PLATFORMS" in os.environ or has_tpu(root) or importlib.util.find_spec("jax_plugins") is not None:
         return
     os.environ["JAX_PLATFORMS"] = "cpu"

@@ -4,9 +4,11 @@ import contextlib
 import dataclasses
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 
@@ -20,6 +22,7 @@ from pasta_jax.train.settings import Keep
 from pasta_jax.train.state import Params, TrainState
 
 STDERR = 2  # its file descriptor
+Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +93,12 @@ class StopSignal:
         143 too where another process of the run got the signal: whoever watches this one must see no success.
         """
         return 128 + (self.number or signal.SIGTERM)
+
+    def finished(self, result: Value | None) -> Value:
+        """A run's result; if it has none, since it was stopped, end the process with the exit code."""
+        if result is None:
+            sys.exit(self.exit_code)
+        return result
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[Callable[[], bool]]:

@@ -87,6 +87,9 @@ def test_a_signal_is_noticed_within_the_block_only(number, exit_code, capfd, sig
         signal.raise_signal(number)
         assert stopping()
         assert stop.exit_code == exit_code
+    assert stop.finished(()) == ()
+    with pytest.raises(SystemExit, match=str(exit_code)):
+        stop.finished(None)
     message = f"{signal.Signals(number).name}: saving and stopping; a second signal ends without saving\n"
     assert capfd.readouterr().err == message
     assert [signal.getsignal(each) for each in numbers] == former
