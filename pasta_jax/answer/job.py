@@ -15,11 +15,11 @@ from pasta_jax.lang.program import Program
 class Outputs:
     """Files to write; None: not written. With several prompts, those after `output` get a number in their names."""
 
-    output: Path | None  # one record per prompt: JSON lines, or one list if the name ends in .json
-    trace: Path | None
-    perfetto: Path | None
-    html: Path | None  # with several prompts, the page that links to theirs
-    svg: Path | None
+    output: Path | None = None  # one record per prompt: JSON lines, or one list if the name ends in .json
+    trace: Path | None = None
+    perfetto: Path | None = None
+    html: Path | None = None  # with several prompts, the page that links to theirs
+    svg: Path | None = None
 
     def __post_init__(self):
         paths = self.by_flag()
@@ -55,16 +55,17 @@ class Job:
 
 
 def read_job(
-    prompt: str | None,
-    prompts_file: Path | None,
-    program_file: Path | None,
-    baseline_file: Path | None,
-    outputs: Outputs,
-    live: Literal["auto", "yes", "no"],
-    slow: bool,
-    as_json: bool,
-    compare: bool,
-    sequential: bool | None,
+    prompt: str | None = None,
+    prompts_file: Path | None = None,
+    program_file: Path | None = None,
+    baseline_file: Path | None = None,
+    outputs: Outputs = Outputs(),
+    live: Literal["auto", "yes", "no"] = "auto",
+    slow: bool = False,
+    as_json: bool = False,
+    compare: bool = False,
+    sequential: bool | None = None,
+    *,
     started: float,
 ) -> Job:
     """Read the inputs and refuse flags that contradict each other."""

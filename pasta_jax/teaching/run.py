@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pasta_jax.annotate import pipeline
 from pasta_jax.answer import run as answer
-from pasta_jax.answer.job import Job, Outputs, read_job
+from pasta_jax.answer.job import Outputs, read_job
 from pasta_jax.command.console import as_typed
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import run as evaluation
@@ -124,8 +124,8 @@ def perform(stage: Stage, watch: Watch) -> bool:
     settings = stage.settings()
     match stage.script:
         case "decode":
-            files = {name: stage.flags[name] for name in ("prompts_file", "output")}
-            answer.run(settings, _job(**files))
+            given = {"prompts_file": stage.flags["prompts_file"], "outputs": Outputs(stage.flags["output"])}
+            answer.run(settings, read_job(**given, live="no", started=time.perf_counter()))
         case "annotate":
             summary = pipeline.run(settings, stage.flags["output"])
             if summary is not None:
@@ -157,22 +157,6 @@ def perform(stage: Stage, watch: Watch) -> bool:
                 say(result.report.text())
                 write_whole(stage.done, beside.table(result))
     return True
-
-
-def _job(prompts_file: Path, output: Path) -> Job:
-    return read_job(
-        prompt=None,
-        prompts_file=prompts_file,
-        program_file=None,
-        baseline_file=None,
-        outputs=Outputs(output, None, None, None, None),
-        live="no",
-        slow=False,
-        as_json=False,
-        compare=False,
-        sequential=None,
-        started=time.perf_counter(),
-    )
 
 
 def closing(settings: TeachSettings, workdir: Path, adapter: Path) -> str:

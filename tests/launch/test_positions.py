@@ -15,7 +15,7 @@ import configs.preference
 import configs.sft
 import pasta_jax as pasta
 from pasta_jax.answer import run as decode
-from pasta_jax.answer.job import Outputs, read_job
+from pasta_jax.answer.job import read_job
 from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.benchmark import run as benchmark
 from pasta_jax.benchmark.settings import BenchmarkSettings, SamplingBenchmark
@@ -125,8 +125,7 @@ def run_decode(model: dict[str, str], folder: Path, program: Path | None = None)
     settings = DecodeSettings(
         ModelSource(**model), decoding=DECODING, request=RequestSettings(**ANSWER, temperature=1.0)
     )
-    nothing = Outputs(None, None, None, None, None)
-    job = read_job(QUESTION, None, program, None, nothing, "no", False, False, False, None, time.perf_counter())
+    job = read_job(QUESTION, program_file=program, live="no", started=time.perf_counter())
     decode.run(settings, job)
 
 
