@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import NO_LABEL, Place, Positions, structure
+from pasta_jax.lang.structure import NO_LABEL, Placed, Positions, structure
 from pasta_jax.lang.tags import TagIds
 
 VECTORS = ("token", "label", "position", "chunk", "epoch", "main")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Example:
+class Example(Placed):
     """int32 arrays [T] over the prompt and the linear response; the fields of a Batch, without its rows."""
 
     token: np.ndarray
@@ -22,11 +22,6 @@ class Example:
     chunk: np.ndarray
     epoch: np.ndarray
     main: np.ndarray
-
-    @property
-    def place(self) -> Place:
-        """Chunk, epoch and main."""
-        return Place(self.chunk, self.epoch, self.main)
 
     @property
     def prompt_length(self) -> int:

@@ -8,14 +8,14 @@ import numpy as np
 
 from pasta_jax.data.example import VECTORS, Example
 from pasta_jax.errors import PastaError
-from pasta_jax.lang.structure import NO_LABEL, Place, visible
+from pasta_jax.lang.structure import NO_LABEL, Placed, visible
 
 OPEN_ROWS = 64  # rows that still accept records: more would waste less space and take more time
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(Placed):
     """int32 arrays [B, T]; a batch row holds one or more records, one after another, then padding."""
 
     token: np.ndarray  # 0 in padding
@@ -25,11 +25,6 @@ class Batch:
     epoch: np.ndarray
     main: np.ndarray
     record: np.ndarray  # 1, 2, …: the record's number in its batch row; 0: padding
-
-    @property
-    def place(self) -> Place:
-        """Chunk, epoch and main."""
-        return Place(self.chunk, self.epoch, self.main)
 
 
 def fill_rows(lengths: Iterable[int], room: int) -> list[list[int]]:

@@ -61,8 +61,17 @@ class Place(NamedTuple):
         return Place(*(field[..., None, :] for field in self))
 
 
+class Placed:
+    """What has the three fields of a Place among its own."""
+
+    @property
+    def place(self) -> Place:
+        """Chunk, epoch and main."""
+        return Place(self.chunk, self.epoch, self.main)
+
+
 @dataclass(frozen=True, eq=False)
-class Structure:
+class Structure(Placed):
     """int32 arrays [T] over the prompt and the linear response."""
 
     chunk: np.ndarray  # 0 for the prompt and main, else the number (1, 2, …) of the token's block
@@ -70,11 +79,6 @@ class Structure:
     main: np.ndarray  # number of main tokens, prompt included, at or before the token; a block's tokens: at its promise
     position: np.ndarray  # position id, by the policy
     label: np.ndarray  # the token to predict here, or NO_LABEL
-
-    @property
-    def place(self) -> Place:
-        """Chunk, epoch and main."""
-        return Place(self.chunk, self.epoch, self.main)
 
 
 def structure(

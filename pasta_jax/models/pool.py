@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pasta_jax.lang.structure import Place
+from pasta_jax.lang.structure import Placed
 from pasta_jax.models.config import TransformerConfig
 
 Arrays = TypeVar("Arrays")
@@ -20,7 +20,7 @@ KV = tuple  # (k, v), each one array [L, B, K, S, D] (scanned layers) or a tuple
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Pool:
+class Pool(Placed):
     """B lanes of S slots. Slot s of a lane is written if s < fill; unwritten slots hold zeros."""
 
     kv: KV
@@ -31,11 +31,6 @@ class Pool:
     token: jax.Array  # int32 [B, S]
     step: jax.Array  # int32 [B, S]: the step that fed the token; 0 for the prompt
     fill: jax.Array  # int32 [B]: slots in use
-
-    @property
-    def place(self) -> Place:
-        """Chunk, epoch and main of each slot."""
-        return Place(self.chunk, self.epoch, self.main)
 
     @property
     def slots(self) -> int:
