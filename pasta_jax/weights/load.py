@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
-from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, hub, packages
@@ -29,22 +28,12 @@ from pasta_jax.weights.for_cpu import in_blocks
 from pasta_jax.weights.generation_config import PLAIN, read_defaults
 from pasta_jax.weights.lazy import Deferred, params_of, read_now
 from pasta_jax.weights.model import BLOCKS, Model
-from pasta_jax.weights.prepare import decodes_codes, on_device
 
 _FIRST = re.compile(rb'"prepend_scheme":\s*"first"')
 PACKAGED = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_1_5b")  # presets whose weights a package ships
 
 
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
-
-
-def load_model(
-    preset: str, path: str, dtype: DTypeLike | None = None, stacked: bool | None = None, only_decoding: bool = False
-) -> Model:
-    """`read_model`, then `on_device`."""
-    blocks = dtype == BLOCKS and decodes_codes(BLOCKS, only_decoding)
-    model = read_model(preset, path, blocks=blocks)
-    return on_device(model, None if dtype == BLOCKS else dtype, stacked, only_decoding)
 
 
 def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = False) -> Model:

@@ -15,8 +15,8 @@ from pasta_jax.annotate.likelihood import cut, prune
 from pasta_jax.annotate.settings import Weighing
 from pasta_jax.lang.program import Chunk
 from pasta_jax.runs.settings import changed
-from pasta_jax.weights.load import load_model
 from pasta_jax.weights.model import Model
+from tests.helpers.loading import load_model
 from tests.helpers.requires import requires_smollm2
 
 pytestmark = requires_smollm2

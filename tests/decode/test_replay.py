@@ -23,10 +23,10 @@ from pasta_jax.lang.structure import Positions, structure, visible_matrix
 from pasta_jax.lang.tree import to_tree
 from pasta_jax.models import transformer
 from pasta_jax.models.parameters import is_stacked
-from pasta_jax.weights.load import load_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
+from tests.helpers.loading import load_model
 from tests.helpers.models import TOY, toy
 from tests.helpers.programs import random_program
 from tests.helpers.replays import Replay, logits_of, replay, replayed

@@ -28,10 +28,10 @@ from pasta_jax.weights.config_file import config_to_json
 from pasta_jax.weights.family import GGUF, TRANSFORMERS
 from pasta_jax.weights.for_cpu import in_panels
 from pasta_jax.weights.lazy import params_of, read_now
-from pasta_jax.weights.load import load_model
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.gguf_models import gguf_bytes
+from tests.helpers.loading import load_model
 from tests.helpers.models import random_params, trained
 from tests.helpers.replays import replay
 

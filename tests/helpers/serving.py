@@ -17,8 +17,9 @@ import psutil
 
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.weights import adapter as lora
-from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.load import export_model
 from tests.helpers.forked import FORKS, as_command, launch
+from tests.helpers.loading import load_model
 from tests.helpers.models import trained
 from tests.toy.test_ablation import talkative
 

@@ -39,11 +39,12 @@ from pasta_jax.toy.task import problems
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train import sft
 from pasta_jax.weights.adapter import describe, new_adapter, save_adapter
-from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import AdapterSettings, ModelSource
 from pasta_jax.weights.source import load
 from tests.helpers.forked import command
+from tests.helpers.loading import load_model
 from tests.helpers.models import random_params
 from tests.toy.test_ablation import talkative
 

@@ -12,8 +12,9 @@ from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.parameters import stack
-from pasta_jax.weights.load import difference, load_model
+from pasta_jax.weights.load import difference
 from pasta_jax.weights.model import Model
+from tests.helpers.loading import load_model
 from tests.helpers.models import uncached
 from tests.helpers.requires import requires_gemma, requires_smollm2
 

@@ -33,9 +33,10 @@ from pasta_jax.runs.settings import changed
 from pasta_jax.train.loss import log_probabilities
 from pasta_jax.train.trainable import scoring
 from pasta_jax.weights.adapter import describe, merge, new_adapter, save_adapter
-from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.load import export_model
 from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.settings import AdapterSettings
+from tests.helpers.loading import load_model
 from tests.helpers.models import BABBLING, babbler
 
 pytestmark = pytest.mark.usefixtures("few_programs")

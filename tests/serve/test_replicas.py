@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from pasta_jax.weights.load import load_model
+from tests.helpers.loading import load_model
 from tests.helpers.requires import requires_ray
 from tests.helpers.serving import LANES, Server
 

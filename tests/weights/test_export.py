@@ -14,9 +14,10 @@ from pasta_jax.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights import export
 from pasta_jax.weights.generation_config import PLAIN, read_defaults
-from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Defaults
+from tests.helpers.loading import load_model
 from tests.helpers.models import random_params
 from tests.helpers.requires import requires_dev
 from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece

@@ -19,9 +19,10 @@ from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights import cache, load, prepare
-from pasta_jax.weights.load import export_model, load_model
+from pasta_jax.weights.load import export_model
 from pasta_jax.weights.prepare import for_decoding
 from tests.helpers.gguf_models import GEMMA3, LLAMA, QWEN2, gguf_bytes
+from tests.helpers.loading import load_model
 from tests.helpers.models import uncached
 from tests.helpers.requires import requires_smollm2
 from tests.helpers.tiny_tokenizers import PREFIXED, fallback_json, metaspace, train_sentencepiece

@@ -11,11 +11,11 @@ from pasta_jax.files import safetensors
 from pasta_jax.models.kernels.cpu import library
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import huggingface
-from pasta_jax.weights.load import load_model
 from pasta_jax.weights.model import Model
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.families import IN_GGUF, VARIANTS, our_logits, read
 from tests.helpers.gguf_models import gguf_bytes
+from tests.helpers.loading import load_model
 from tests.helpers.models import random_params
 from tests.helpers.requires import requires_dev
 

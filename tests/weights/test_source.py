@@ -16,11 +16,12 @@ from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import huggingface
 from pasta_jax.weights.generation_config import FILE, read_defaults
-from pasta_jax.weights.load import export_model, fingerprint_of, load_model, read_model
+from pasta_jax.weights.load import export_model, fingerprint_of, read_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Defaults
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load, load_with_adapter
+from tests.helpers.loading import load_model
 from tests.helpers.models import random_params, trained
 
 TOKENIZER = toy_tokenizer()

@@ -21,11 +21,11 @@ from pasta_jax.weights import adapter as lora
 from pasta_jax.weights import load as reading
 from pasta_jax.weights import prepare
 from pasta_jax.weights.for_cpu import with_bits
-from pasta_jax.weights.load import load_model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 from tests.helpers.families import VARIANTS
 from tests.helpers.gguf_models import GEMMA3, HALVES, LLAMA, gguf_bytes, random_blocks
+from tests.helpers.loading import load_model
 from tests.helpers.models import trained
 from tests.helpers.requires import requires_gemma, requires_smollm2
 from tests.models.test_goldens import GOLDENS
