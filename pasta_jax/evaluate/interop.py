@@ -14,21 +14,10 @@ from typing import Any
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.files.validated import MIB, read_json
+from pasta_jax.judges.verdicts import Annotation
 
 MOST_BYTES = 256 * MIB
 _FIX = "pass the annotations.json that alpaca_eval wrote"
-
-
-@dataclasses.dataclass(frozen=True)
-class Annotation:
-    """The fields that we read of a row of annotations.json."""
-
-    instruction: str
-    output_1: str
-    output_2: str
-    preference: float | None = None  # 1: the reference's is better, 2: ours
-    generator_1: str = ""
-    generator_2: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

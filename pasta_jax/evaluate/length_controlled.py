@@ -8,7 +8,7 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 
-from pasta_jax.evaluate.interop import Annotation
+from pasta_jax.judges.verdicts import Annotation
 from pasta_jax.progress import say
 
 REPOSITORY, FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"  # on the Hugging Face Hub, in the cache of its client

@@ -23,13 +23,15 @@ FIX = "clone https://github.com/tatsu-lab/alpaca_eval and name its folder result
 
 
 @dataclasses.dataclass(frozen=True)
-class _Annotation:
-    """A verdict as alpaca_eval writes it: 1 prefers output_1, the reference's, and 2 output_2, or between them."""
+class Annotation:
+    """The fields that are read of a verdict as alpaca_eval writes it."""
 
     instruction: str
-    output_1: str
+    output_1: str  # the reference's
     output_2: str
-    preference: float | None = None
+    preference: float | None = None  # 1: output_1 is better, 2: output_2, or between them
+    generator_1: str = ""
+    generator_2: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ def read(folder: Path, judges: Sequence[str]) -> list[Answered]:
         raise PastaError(f"{folder}: no */{judges[0]}/{FILE}; {FIX}, as --config.verdicts=FOLDER/results")
     found = []
     for judge, path in track(paths, "reading verdicts", len(paths)):
-        for one in read_json(path, list[_Annotation], most=64 * MIB, fix=FIX):
+        for one in read_json(path, list[Annotation], most=64 * MIB, fix=FIX):
             if one.preference is None or not 1 <= one.preference <= 2 or not one.output_2.strip():
                 continue
             share = min(max(one.preference - 1, 1 - CERTAIN), CERTAIN)

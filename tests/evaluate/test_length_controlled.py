@@ -12,10 +12,11 @@ import sys
 
 import pytest
 
-from pasta_jax.evaluate.interop import Annotation, model_outputs, read_annotations, win_rate_of
+from pasta_jax.evaluate.interop import model_outputs, read_annotations, win_rate_of
 from pasta_jax.evaluate.length_controlled import FILE, length_controlled
 from pasta_jax.evaluate.questions import alpaca_eval_instructions, question_sets
 from pasta_jax.evaluate.settings import PromptCounts as Counts
+from pasta_jax.judges.verdicts import Annotation
 from tests.evaluate.test_figures import answer
 from tests.helpers.endpoint_server import Server
 from tests.helpers.requires import requires_data, requires_dev
