@@ -10,6 +10,7 @@ from pasta_jax.annotate.verify import Refusal
 from pasta_jax.data.pairs import Unreadable
 from pasta_jax.data.records import Record
 from pasta_jax.files.atomic import write_json, write_lines, write_whole
+from pasta_jax.files.jsonl import as_line
 from pasta_jax.llm.cache import Cost
 from pasta_jax.view.plots import histograms
 
@@ -99,8 +100,8 @@ def write_results(
         cost=cost,
         statistics=statistics(records) if records else None,
     )
-    write_lines(folder / RECORDS, (record.json() for record in records))
-    write_lines(folder / REFUSED, (refusal.json() for refusal in [*unreadable, *skipped.left_out, *refused]))
+    write_lines(folder / RECORDS, map(as_line, records))
+    write_lines(folder / REFUSED, map(as_line, [*unreadable, *skipped.left_out, *refused]))
     if summary.statistics:
         write_whole(folder / TABLE, summary.statistics.table())
         write_whole(folder / CHART, histograms(panels_of(records)))

@@ -1,7 +1,6 @@
 """The one place that accepts or refuses an annotated answer: text unchanged, rules of the language, length."""
 
 import dataclasses
-import json
 
 import numpy as np
 
@@ -31,10 +30,6 @@ class Refusal:
     reason: str
     detail: str
     annotation: str  # the refused text; empty if there was none
-
-    def json(self) -> str:
-        """The refusal on one line."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
 def verify(

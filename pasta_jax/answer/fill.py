@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import operator
 import sys
 import time
@@ -20,6 +19,7 @@ from pasta_jax.fields.form import fields_of
 from pasta_jax.fields.schema import MOST_BYTES, Form, form_of
 from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import check_file, refuse_inputs, write_whole
+from pasta_jax.files.jsonl import as_line
 from pasta_jax.files.validated import AtLeastZero, Count, read_json
 from pasta_jax.progress import quiet, say, show
 from pasta_jax.runs import records
@@ -43,10 +43,6 @@ class FillRecord:
     steps: Count
     prefill_ms: AtLeastZero
     decode_ms: AtLeastZero
-
-    def json(self) -> str:
-        """The record on one line."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
 def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path | None) -> list[FillRecord]:
@@ -78,10 +74,10 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
             for record in done.fill(missing, compute):
                 progress.add()
                 if output is None:
-                    show(record.json())
+                    show(as_line(record))
         every = [done.known[number] for number in range(len(prompts))]
         if output is not None:
-            write_whole(output, "".join(f"{record.json()}\n" for record in every))
+            write_whole(output, "".join(f"{as_line(record)}\n" for record in every))
     if part is not None:
         part.unlink()
     if output is not None:

@@ -22,6 +22,7 @@ from pasta_jax.data.records import Record, prompt_ids
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, remote
 from pasta_jax.files.atomic import replacing_folder, write_json
+from pasta_jax.files.jsonl import as_line
 from pasta_jax.files.validated import MIB, Count, read_json, typed
 from pasta_jax.lang import structure as structure_module
 from pasta_jax.lang.program import Program
@@ -91,7 +92,7 @@ def is_current(folder: Path, records: Sequence[Record], tokenizer: Tokenizer) ->
 def about_of(records: Sequence[Record], tokenizer: Tokenizer) -> dict[str, Any]:
     """Everything that a dataset is made from, and one fingerprint over it."""
     parts = {
-        "records": fingerprints.of_texts(record.json() for record in records),
+        "records": fingerprints.of_texts(map(as_line, records)),
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "code": fingerprints.of_code(structure_module, example_module, chat),
         "version": VERSION,

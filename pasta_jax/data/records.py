@@ -1,7 +1,6 @@
 """Verified records: annotated answers with their figures, one JSON line each, as an annotation run writes them."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,10 +45,6 @@ class Record:
     def forks(self) -> int:
         """Number of chunks."""
         return len(self.chunk_tokens)
-
-    def json(self) -> str:
-        """The record on one line."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
 def messages(pair: Pair | Record) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Files of JSON lines: read with the place of each value, and appended so that a kill loses at most the last line."""
 
 import codecs
+import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -120,6 +121,11 @@ class JsonLines:
 def json_line(value: object) -> bytes:
     """The line that `JsonLines` writes for a value; equal values give equal lines."""
     return json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\n"
+
+
+def as_line(record: Any) -> str:
+    """A dataclass on one line as people read it: fields in their order, characters as they are."""
+    return json.dumps(dataclasses.asdict(record), ensure_ascii=False)
 
 
 def _strict_lines(path: Path, most: int, fix: str) -> Iterator[tuple[int, bytes]]:

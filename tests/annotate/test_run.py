@@ -20,6 +20,7 @@ from pasta_jax.data.pairs import Pair, Unreadable
 from pasta_jax.data.records import read_records
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages, remote
+from pasta_jax.files.jsonl import as_line
 from pasta_jax.files.remote import path_of
 from pasta_jax.llm.cache import Cost
 from pasta_jax.llm.client import Client
@@ -162,7 +163,7 @@ def test_a_text_without_ids_is_refused_and_ends_no_run(kind, tmp_path, monkeypat
         annotator = annotators.by_own_answers([pair], tmp_path / "a.jsonl", tokenizer)
     elif kind == "likelihood":
         monkeypatch.setattr(annotators, "load", lambda _: SimpleNamespace(tokenizer=tokenizer))
-        (tmp_path / "r.jsonl").write_text(record_of(annotated, pair.response, id=pair.id).json())
+        (tmp_path / "r.jsonl").write_text(as_line(record_of(annotated, pair.response, id=pair.id)))
         annotator = annotators.by_likelihood([pair], tmp_path / "r.jsonl", ModelSource(), Weighing())
     else:
         monkeypatch.setenv("OPENAI_API_KEY", "key")
@@ -179,7 +180,7 @@ def test_an_answer_that_is_too_long_to_weigh_is_refused_and_ends_no_run(tmp_path
     annotated = "So:<async topic='a'> one thing and the other.</async><async topic='b'> and this and that too.</async>"
     plain = "So: one thing and the other. and this and that too."
     records = [record_of(annotated, plain, id="long"), record_of("So.", "So.", id="short")]
-    (tmp_path / "r.jsonl").write_text("".join(record.json() + "\n" for record in records))
+    (tmp_path / "r.jsonl").write_text("".join(as_line(record) + "\n" for record in records))
     pairs = [Pair(record.id, "", "Why?", record.response, "mine") for record in records]
     annotator = annotators.by_likelihood(pairs, tmp_path / "r.jsonl", ModelSource(), Weighing(lengths=(32,)))
     [(_, refused), (_, whole)] = annotator.annotate([0, 1], Progress("", 2))
@@ -211,7 +212,7 @@ def test_likelihood_goes_on_from_any_answer(tmp_path):
     config = dataclasses.replace(TINY, vocab=tokenizer.model_vocab, context=2048)
     export_model(Model("tiny", config, random_params(config, 1, scale=1.0), tokenizer), tmp_path / "model")
     records = toy_records(40)
-    (tmp_path / "records.jsonl").write_text("".join(record.json() + "\n" for record in records))
+    (tmp_path / "records.jsonl").write_text("".join(as_line(record) + "\n" for record in records))
     settings = changed(
         variants.likelihood(),
         records=str(tmp_path / "records.jsonl"),

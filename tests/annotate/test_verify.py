@@ -12,6 +12,7 @@ from pasta_jax.annotate.verify import Refusal, verify
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record, read_records
 from pasta_jax.errors import PastaError
+from pasta_jax.files.jsonl import as_line
 from pasta_jax.lang.lexer import ANNOTATION
 from pasta_jax.lang.program import Chunk, Program, Sync, Text
 from pasta_jax.lang.tags import escape, escape_topic, tens_for
@@ -123,14 +124,14 @@ def test_edits_anywhere_are_found():
 def test_records_are_read_back(tmp_path):
     record = judge(GOOD)
     path = tmp_path / "records.jsonl"
-    path.write_text(record.json() + "\n")
+    path.write_text(as_line(record) + "\n")
     assert read_records(path) == [record]
     for wrong, place in (
         ("{", "line 2, column"),
         ("[]", "line 2: not a record"),
         ('{"id": "1"}', "line 2: not a record"),
     ):
-        path.write_text(record.json() + "\n" + wrong)
+        path.write_text(as_line(record) + "\n" + wrong)
         with pytest.raises(PastaError, match=place):
             read_records(path)
     path.write_bytes(b"\xff")

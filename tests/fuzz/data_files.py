@@ -16,6 +16,7 @@ from pasta_jax.answer import prompts
 from pasta_jax.benchmark.programs import read_programs
 from pasta_jax.data import builder, records, sources
 from pasta_jax.data.pairs import Pair, Unreadable
+from pasta_jax.files.jsonl import as_line
 from pasta_jax.lang.program import Program
 from pasta_jax.lang.structure import Positions
 from pasta_jax.llm.cache import Cache, CachedAnswer, Prices, total_cost
@@ -80,18 +81,18 @@ def records_of_annotation(folder: Path) -> list[Input]:
         for record in records.read_records(folder / "records.jsonl"):
             Program.parse(record.program).ids(TOKENIZER)
             records.prompt_ids(record, TOKENIZER)
-            record.json().encode()
+            as_line(record).encode()
 
     def read_progress() -> None:
         for pair, answer in zip(pairs, collect(), strict=True):
-            verify(pair, answer, TOKENIZER, 2048, "toy", "train").json().encode()
+            as_line(verify(pair, answer, TOKENIZER, 2048, "toy", "train")).encode()
 
     def read_cache() -> None:
         total_cost(folder / "answers.jsonl", Prices(0.5, 0.5)).text()
         Cache(folder / "answers.jsonl").close()
 
     return [
-        Input(folder / "records.jsonl", [json.loads(record.json()) for record in RECORDS], read_stored),
+        Input(folder / "records.jsonl", [json.loads(as_line(record)) for record in RECORDS], read_stored),
         Input(folder / PROGRESS, progress, read_progress, head=1),
         Input(folder / "answers.jsonl", cached, read_cache),
     ]

@@ -8,6 +8,7 @@ import pytest
 from configs import preference as preference_config
 from pasta_jax.data.pairs import Pair, split_of
 from pasta_jax.errors import PastaError
+from pasta_jax.files.jsonl import as_line
 from pasta_jax.preference.stage import read_prompts
 from pasta_jax.runs.settings import changed
 from tests.annotate.test_form import plain
@@ -20,7 +21,7 @@ def chosen(tmp_path, monkeypatch):
     records = [plain(f"It is {n} o'clock.", f"What time is it in town {n}?", str(9 - n)) for n in range(6)]
     split = {1: "validation", 4: "validation"}
     records = [dataclasses.replace(record, split=split.get(n, "train")) for n, record in enumerate(records)]
-    (tmp_path / "records.jsonl").write_text("".join(record.json() + "\n" for record in records))
+    (tmp_path / "records.jsonl").write_text("".join(as_line(record) + "\n" for record in records))
     monkeypatch.setattr("pasta_jax.data.sources.evaluation_prompts", set)
     prompts = {"records": str(tmp_path), "prompt_words": (1, 9), "response_words": (1, 9)}
     return lambda held_out: changed(preference_config.pasta(), prompts=prompts, evaluate={"count": held_out})
