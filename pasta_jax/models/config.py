@@ -10,12 +10,12 @@ Tensors carry their letters as a suffix (`x_BxTxE`); einsum strings use the same
 """
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files.validated import AboveZero, Positive, typed
+from pasta_jax.files.validated import AboveZero, Positive
 from pasta_jax.models.rope import Rope, later
 
 Size = Annotated[int, Meta(ge=1, le=2**20)]  # of one dimension
@@ -175,11 +175,6 @@ class TransformerConfig:
         """The kernels of a layer that have a bias."""
         has = {"qkv": self.qkv_bias, "out": self.out_bias, "gate_up": self.mlp_bias, "down": self.mlp_bias}
         return tuple(name for name, one in (has | {"router": self.router_bias}).items() if one)
-
-
-def config_of(fields: dict[str, Any], name: str, fix: str) -> TransformerConfig:
-    """The configuration that a file describes as plain data, its types and ranges checked; `name` is the file's."""
-    return typed(fields, TransformerConfig, name, fix)
 
 
 _GEMMA = dict(norm_eps=1e-6, activation="gelu", tied_head=True, scaled_embed=True)

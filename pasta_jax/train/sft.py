@@ -13,9 +13,10 @@ from pasta_jax.decode.probe import probe
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.device import devices
 from pasta_jax.errors import PastaError
+from pasta_jax.files.validated import typed
 from pasta_jax.files.workdir import claim
 from pasta_jax.models import transformer
-from pasta_jax.models.config import config_of
+from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.sharding import devices_of, sharing_rows, training_mesh
 from pasta_jax.progress import doing, say
 from pasta_jax.runs import settings as run_config
@@ -161,7 +162,7 @@ def fresh_model(settings: FreshSettings, seed: int) -> Model:
     widen = fields.pop("widen")
     fields |= {"vocab": tokenizer.model_vocab, "rope": {"base": 10_000.0}, "norm_eps": 1e-5}
     fields |= {"activation": "silu", "tied_head": True}
-    config = config_of(fields, "config.fresh", "change it")
+    config = typed(fields, TransformerConfig, "config.fresh", "change it")
     stacked = jax.default_backend() != "cpu"
     shapes = jax.eval_shape(functools.partial(transformer.init, config, stacked=stacked), jax.random.key(0))
     devices.require(shapes, "config.fresh: training this model", "make it smaller", copies=TRAINING_COPIES)

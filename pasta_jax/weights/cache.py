@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 
 from pasta_jax.errors import PastaError, one_line
 from pasta_jax.files import fingerprints, packages, safetensors
-from pasta_jax.files.validated import parse_json
-from pasta_jax.models.config import TransformerConfig, config_of
+from pasta_jax.files.validated import parse_json, typed
+from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.weights.lazy import Deferred, read_now
 
@@ -84,7 +84,7 @@ def _opened(path: Path) -> tuple[TransformerConfig, Params, str]:
         about, names = file.metadata() or {}, file.offset_keys()
         slices = {name: file.get_slice(name) for name in names}
         kinds = {name: [_DTYPES[one.get_dtype()], one.get_shape()] for name, one in slices.items()}
-    config = config_of(parse_json(about.get("config", ""), str(path), _FIX), str(path), _FIX)
+    config = typed(parse_json(about.get("config", ""), str(path), _FIX), TransformerConfig, str(path), _FIX)
     sums = json.loads(about["sums"])
     if about["arrays"] != _described(kinds, about["config"]):
         raise PastaError(f"{path}: holds other arrays than were written; {_FIX}")

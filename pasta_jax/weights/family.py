@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from pasta_jax.files.validated import AboveZero, Count, Positive
-from pasta_jax.models.config import Experts, Layers, Size, TransformerConfig, config_of
+from pasta_jax.files.validated import AboveZero, Count, Positive, typed
+from pasta_jax.models.config import Experts, Layers, Size, TransformerConfig
 from pasta_jax.models.parameters import OF_EXPERTS, PARTS
 
 TRANSFORMERS, GGUF = 0, 1  # the columns of names below: of Hugging Face's folders, and of GGUF files
@@ -207,7 +207,7 @@ class Family:
         own["kv_heads"] = stated.kv_heads or stated.heads
         own["head_dim"] = stated.head_dim or stated.embed // stated.heads
         own["family"] = self.kinds[TRANSFORMERS]
-        return config_of(self.features | own | fields, str(place), fix)
+        return typed(self.features | own | fields, TransformerConfig, str(place), fix)
 
 
 def stated_in(column: int) -> type[msgspec.Struct]:
