@@ -1,8 +1,8 @@
 """One record in any known format as a Pair of instruction and response, or the reason and place it is unreadable."""
 
 import dataclasses
-import hashlib
-import json
+
+from pasta_jax.files import fingerprints
 
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
 SPEAKERS |= {"bing": "assistant", "bard": "assistant", "model": "assistant", "chatbot": "assistant", "system": "system"}
@@ -65,12 +65,12 @@ def parse_pair(row: object, source: str, place: str) -> Pair | Unreadable:
 
 def id_of(*texts: str) -> str:
     """A hash of texts in order."""
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+    return fingerprints.of_data(texts)
 
 
 def prompt_key(*texts: str) -> str:
     """A hash of a prompt's texts, the same for prompts that differ only in whitespace and case."""
-    return hashlib.sha256(" ".join(" ".join(texts).split()).casefold().encode()).hexdigest()[:16]
+    return fingerprints.of_bytes([" ".join(" ".join(texts).split()).casefold().encode()])
 
 
 VALIDATION_PERCENT = 2  # of the prompts of a set, unless an annotation run states otherwise

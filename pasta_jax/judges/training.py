@@ -5,7 +5,6 @@ scores. Scores are symmetric in order by construction. Every figure is about que
 """
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -307,4 +306,4 @@ def _ranking(
 
 
 def _fingerprint(pairs: Sequence[JudgedAnswers]) -> str:
-    return hashlib.sha256(repr(pairs).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return fingerprints.of_bytes([repr(pairs).encode("utf-8", "surrogatepass")])

@@ -6,7 +6,6 @@ A conversion is kept until 30 days after its last use: a file that has moved or 
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import os
@@ -46,7 +45,7 @@ def path_of(source: Path, form: str = "") -> Path:
     """Where the cache keeps the parameters of this version of a file, in float32 or in another form."""
     stat = source.stat()
     identity = f"{CONVERTER} {source.resolve()} {stat.st_size} {stat.st_mtime_ns}"
-    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    key = fingerprints.of_bytes([identity.encode()])
     return packages.cache_dir() / "converted" / f"{source.stem}-{key}{form and '-'}{form}.safetensors"
 
 
