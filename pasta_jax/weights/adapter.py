@@ -7,6 +7,8 @@ and `merge` are pure and differentiable.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -133,26 +135,19 @@ def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
             return kernel.then(lambda read: on_host(read, pair))
         return np.asarray(_merge_kernel(jnp.asarray(kernel), pair))
 
-    def one(layer, pairs):
-        return layer | {
-            name: layer[name] | {"kernel": on_host(layer[name]["kernel"], pair)} for name, pair in pairs.items()
-        }
-
     tables = {name: np.array(params[name]) for name in adapter["tag_rows"]}
     for name, table in tables.items():
         table[tags.base : tags.base + NUM_TAGS] = adapter["tag_rows"][name]
-    return params | {"layers": map_layers(one, params, adapter)} | tables
-
-
-def _merge_layer(layer: Params, pairs: Params) -> Params:
-    return layer | {
-        name: layer[name] | {"kernel": _merge_kernel(layer[name]["kernel"], pair)} for name, pair in pairs.items()
-    }
+    return params | {"layers": map_layers(functools.partial(_merge_layer, merged=on_host), params, adapter)} | tables
 
 
 def _merge_kernel(kernel: jax.Array, pair: Params) -> jax.Array:
     delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
     return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
+
+
+def _merge_layer(layer: Params, pairs: Params, merged: Callable = _merge_kernel) -> Params:
+    return layer | {name: layer[name] | {"kernel": merged(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
 
 
 def _with_tag_rows(params: Params, adapter: Params, tags: TagIds) -> Params:
