@@ -79,10 +79,6 @@ class RewardModel:
                 scores[number] = float(score)
         return scores
 
-    def fits(self, question: str, *answers: str) -> bool:
-        """Whether each answer fits with its question into the stated lengths."""
-        return fits(self.tokenizer, self.settings.lengths, question, *answers)
-
     def _ids(self, question: str, answer: str) -> list[int]:
         ids = conversation(self.tokenizer, question, answer)
         if len(ids) > (most := min(self.config.context, DOUBLED * self.settings.lengths[-1])):

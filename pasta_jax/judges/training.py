@@ -286,11 +286,9 @@ def _ranking(
     """The rank correlation of models' shares of wins over the reference, and their number."""
     first = settings.judges[0]
     questions = set(verdicts.some_of([one.question for one in answers if one.judge == first], settings.ranked))
-    chosen = [
-        one
-        for one in answers
-        if one.judge == first and one.question in questions and judge.fits(one.question, one.text, one.reference)
-    ]
+    chosen = [one for one in answers if one.judge == first and one.question in questions]
+    tokenizer, lengths = judge.tokenizer, settings.lengths
+    chosen = [one for one in chosen if fits(tokenizer, lengths, one.question, one.text, one.reference)]
     texts = sorted({(one.question, text) for one in chosen for text in (one.text, one.reference)})
     score = dict(zip(texts, judge.score(texts), strict=True))
     ours: dict[str, list[float]] = {}

@@ -106,8 +106,7 @@ def test_models_are_ranked_by_questions_that_do_not_begin_alike(folder):
     asked = set()
 
     class Judge:
-        def fits(self, *texts: str) -> bool:
-            return True
+        tokenizer = TOKENIZER
 
         def score(self, pairs: list[tuple[str, str]]) -> list[float]:
             asked.update(question for question, _ in pairs)
