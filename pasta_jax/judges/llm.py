@@ -6,11 +6,10 @@ import math
 import re
 import threading
 from collections import Counter
-from pathlib import Path
 
 from pasta_jax.judges.judge import Entry, Verdict
 from pasta_jax.llm.cache import Usage
-from pasta_jax.llm.client import Client, Endpoint, LLMError, Messages, TimeSource, Unavailable
+from pasta_jax.llm.client import Client, LLMError, Messages, Unavailable
 
 _TASK = """\
 You compare two answers to the same question and say which one serves the person who asked better.
@@ -97,8 +96,3 @@ class LLMJudge:
     def usage(self) -> Usage:
         """Of this run, with the requests, tokens and cost of earlier ones."""
         return self.client.total_usage()
-
-
-def llm_judge(endpoint: Endpoint, cache: Path, asks: int, clock: TimeSource | None = None) -> LLMJudge:
-    """A judge behind an endpoint; its answers are cached in the file `cache`."""
-    return LLMJudge(Client(endpoint, cache, clock), asks)

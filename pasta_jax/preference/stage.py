@@ -23,11 +23,12 @@ from pasta_jax.judges import judge as verdicts
 from pasta_jax.judges.checked import CheckedJudge
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Entry, Judge
-from pasta_jax.judges.llm import LLMJudge, llm_judge
+from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.judges.offline import toy_grader
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.lang import words
 from pasta_jax.lang.program import Chunk, Program
+from pasta_jax.llm.client import Client
 from pasta_jax.models.sharding import decoding_mesh, gathered, sharing_rows, training_mesh
 from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
@@ -173,7 +174,7 @@ def judge_for(settings: PreferenceSettings, toy_problems: Mapping[str, Problem],
         case "toy":
             return toy_grader(toy_problems)
         case "llm":
-            return llm_judge(judge.endpoint, folder / "judge_cache.jsonl", judge.asks)
+            return LLMJudge(Client(judge.endpoint, folder / "judge_cache.jsonl"), judge.asks)
         case _:
             return judge_of(judge.kind, judge, settings.prompts.source, judge.scale, "config.judge")
 

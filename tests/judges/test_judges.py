@@ -9,10 +9,10 @@ import pytest
 
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Agreement, Entry, Judge, Verdict, agreement, both_orders, quality, win_rate
-from pasta_jax.judges.llm import Malformed, llm_judge, question_for, read_verdict
+from pasta_jax.judges.llm import LLMJudge, Malformed, question_for, read_verdict
 from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihoods, repetition, toy_grader
 from pasta_jax.judges.settings import AgreementSettings
-from pasta_jax.llm.client import EndpointDown, EndpointError
+from pasta_jax.llm.client import Client, EndpointDown, EndpointError
 from pasta_jax.toy.task import problems
 from pasta_jax.train.loss import Scoring, log_probabilities
 from pasta_jax.weights.model import Model
@@ -174,7 +174,7 @@ def test_a_malformed_verdict_is_requested_again_and_answers_are_cached(tmp_path)
 
     with Server(respond) as server:
         for _ in range(2):  # the second run finds verdicts, and answers that are none, in the cache
-            judge = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3)
+            judge = LLMJudge(Client(endpoint(server.url), tmp_path / "cache.jsonl"), asks=3)
             with judge.client:
                 verdicts = both_orders(judge, "q", Entry("a longer one"), [Entry("short")])
                 assert [(v.first, v.second) for v in verdicts] == [(0.8, 0.0), (0.8, 0.0)]
@@ -189,14 +189,14 @@ def test_an_endpoint_without_verdicts_ends_the_run_and_nothing_is_stored(status,
     up = [False]
     verdict = good('{"better": "A", "confidence": 0.8}')
     with Server(lambda *_: verdict if up[0] else bad(status)) as server:
-        judge = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3, clock=FakeTime().clock())
+        judge = LLMJudge(Client(endpoint(server.url), tmp_path / "cache.jsonl", FakeTime().clock()), asks=3)
         with judge.client:
             for pair in ((A, B), (B, A)):  # every thread names the cause
                 with pytest.raises(error, match=str(status)):
                     judge("q", *pair)
         assert not judge.failures
         up[0] = True
-        again = llm_judge(endpoint(server.url), tmp_path / "cache.jsonl", asks=3)
+        again = LLMJudge(Client(endpoint(server.url), tmp_path / "cache.jsonl"), asks=3)
         with again.client:
             assert again("q", A, B) == Verdict(0.8, 0.0)
             assert (again.usage.requests, again.usage.dollars) == (1, 0.003)

@@ -12,8 +12,9 @@ from pasta_jax.data import repetition
 from pasta_jax.data.pairs import Pair
 from pasta_jax.judges import choice
 from pasta_jax.judges.judge import TIE, Entry, Judge, Verdict
-from pasta_jax.judges.llm import llm_judge
+from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.lang import words
+from pasta_jax.llm.client import Client
 from pasta_jax.preference.artifacts import Artifact, Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.pair import PromptPair, pair
@@ -111,7 +112,8 @@ def test_an_interrupt_does_not_wait_for_retries(tmp_path, sigint):
     answer = Candidate(tuple(TOKENIZER.encode("no")), "no", 2, 2, 0, True, True)
     answers = [Artifact(tmp_path, [Answers(0, (answer,))], str(which)) for which in range(2)]
     with Server(respond) as server:
-        judge = llm_judge(endpoint(server.url, retries=100, backoff_s=0.02, max_backoff_s=0.02), tmp_path / "cache", 3)
+        patient = endpoint(server.url, retries=100, backoff_s=0.02, max_backoff_s=0.02)
+        judge = LLMJudge(Client(patient, tmp_path / "cache"), 3)
         with judge.client, pytest.raises(KeyboardInterrupt):
             score(stage_with(judge, tmp_path, Pair.of("", "Say no", "no", "x")), *answers)
         assert len(server.seen) < 50
