@@ -35,10 +35,6 @@ class EvaluationReport:
     annotations: WinRate | None
     length_controlled: LengthControlled | None  # of the annotations; None: not fitted
 
-    def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
     def products(self) -> dict[str, dict[str, dict[str, float]]]:
         """Speedup, parallelism and length ratio, by set and system."""
         names = ("speedup", "parallelism", "length_ratio")

@@ -230,7 +230,7 @@ def reports(
 
 def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
     """Write the report, and the answers as other tools read them."""
-    atomic.write_json(workdir / "report.json", evaluation.report.fields())
+    atomic.write_json(workdir / "report.json", dataclasses.asdict(evaluation.report))
     questions = evaluation.questions
     for system in evaluation.answers:
         if chosen := questions.get("alpaca_eval"):

@@ -88,7 +88,7 @@ def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     shutil.copytree(whole[0], tmp_path / "run")
     report = evaluation.report
     assert (report.options["sampling"]["temperature"], report.options["max_topic_words"]) == (1.0, 2)
-    assert json.loads((tmp_path / "run/report.json").read_text()) == json.loads(json.dumps(report.fields()))
+    assert json.loads((tmp_path / "run/report.json").read_text()) == json.loads(json.dumps(dataclasses.asdict(report)))
     systems = report.sets["file"]
     assert tuple(systems) == SYSTEMS
     assert {system: one.figures.answers for system, one in systems.items()} == dict.fromkeys(SYSTEMS, 3)
