@@ -10,7 +10,7 @@ from pasta_jax.evaluate.length_controlled import LengthControlled
 from pasta_jax.evaluate.questions import Question
 from pasta_jax.evaluate.settings import System
 from pasta_jax.evaluate.summary import Estimate
-from pasta_jax.evaluate.timing import Realised, Throughput, Timing
+from pasta_jax.evaluate.timing import Realised, Throughput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,6 @@ class Evaluation:
     report: EvaluationReport
     questions: dict[str, tuple[Question, ...]]
     answers: dict[System, list[SystemAnswer]]
-    timings: list[Timing]
 
     def of(self, name: str, system: System) -> list[SystemAnswer]:
         """A system's answers to a set."""

@@ -103,7 +103,7 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
             annotations=interop.win_rate_of(annotations) if annotations else None,
             length_controlled=fitted,
         )
-        evaluation = Evaluation(report, chosen, answers, timings)
+        evaluation = Evaluation(report, chosen, answers)
         write_files(evaluation, settings.pairs, workdir)
         with doing("drawing the report"):
             write_report(evaluation, settings.texts, workdir)
