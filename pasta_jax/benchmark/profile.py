@@ -173,7 +173,7 @@ def picture_of_steps(report: Report) -> str:
         Bar(name_of(rows), {SHOWN[phase]: ms for phase, ms in phases.items()})
         for rows, phases in report["phases"].items()
     ]
-    return stacked(f"Where a step's time goes: {report['model']}, {report['dtype']}", "ms", bars)
+    return stacked(f"Where a step's time goes: {report['model']}, {report['dtype']}", bars)
 
 
 def name_of(rows: int) -> str:
@@ -188,7 +188,7 @@ def picture_of_answers(report: Report) -> str:
         bars.append(Bar(f"{answer['tokens']} tokens, sequential", {"sequential": answer["sequential_ms"]}))
         parts = {title: answer["parts"][name] for name, title in PARTS.items()}
         bars.append(Bar(f"{answer['realised']:.2f} of {answer['theoretical']:.2f} in theory", parts))
-    return stacked(f"Where the speedup goes: {report['model']}, {report['dtype']}", "ms", bars)
+    return stacked(f"Where the speedup goes: {report['model']}, {report['dtype']}", bars)
 
 
 def table(report: Report) -> str:

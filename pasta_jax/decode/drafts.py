@@ -209,9 +209,7 @@ def with_promise(state: DecodeState, rows: Rows, spec: LoopSpec) -> DecodeState:
     return dataclasses.replace(state, topic=topic_B, topics=topics)
 
 
-def keep(
-    before: DecodeState, drafted: DecodeState, rows: Rows, sampled_BxR: jax.Array, spec: LoopSpec
-) -> tuple[DecodeState, Rows]:
+def keep(before: DecodeState, drafted: DecodeState, rows: Rows, sampled_BxR: jax.Array) -> tuple[DecodeState, Rows]:
     """Keep the drafts that their thread has sampled, and of its rows the last one whose token is its own.
 
     `before` and `drafted` are the states without the drafts, and with all of them.

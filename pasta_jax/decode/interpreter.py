@@ -182,7 +182,7 @@ def step(
             token_BxR, full_BxR = forced(script, state.threads, rows, token_BxR, full_BxR)
     with jax.named_scope("advance"):
         if state.drafts is not None:
-            state, rows = keep(state, drafted, rows, token_BxR, spec)
+            state, rows = keep(state, drafted, rows, token_BxR)
         state = advance(state, rows, token_BxR, full_BxR, spec)
     with jax.named_scope("draft"):
         if state.drafts is None:

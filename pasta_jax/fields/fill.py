@@ -102,7 +102,7 @@ def whole_request(form: Form, model: Model, prompt_ids: Sequence[int], template:
     return request_of([Ask(tuple(prompt_ids), automaton)], dataclasses.replace(template, max_tokens=most))
 
 
-def read(form: Form, fields: Sequence[Field], result: Result) -> list[Value]:
+def read(fields: Sequence[Field], result: Result) -> list[Value]:
     """The values of these fields in the result of their request."""
     return [
         value_of(field, written.text, written.complete) for field, written in zip(fields, result.guests, strict=True)
@@ -169,7 +169,7 @@ def fill_all(
         requests = [fields_request(form, model, ids, template, {}, levels[0][0]) for ids in prompts]
         names = [field.leaf.name for field in fields]
         for result in _results(model, requests, config_of(options, len(fields), len(contexts)), names, seen):
-            yield _filled(form, result.request, read(form, fields, result), [result])
+            yield _filled(form, result.request, read(fields, result), [result])
         return
     for first in range(0, len(contexts), options.lanes):  # as many as go on together, so that few are lost to a stop
         some = contexts[first : first + options.lanes]
@@ -213,7 +213,7 @@ def _by_levels(
         for result in _results(model, requests, config, names, seen):
             one = begun[result.request]
             one.results.append(result)
-            one.values |= dict(zip(group, read(named, own, result), strict=True))
+            one.values |= dict(zip(group, read(own, result), strict=True))
         lists = [number for number in group if form.leaves[number].items] if options.fork_items else []
         if lists:
             _add_items(model, begun, form, options, lists, reads, seen)
@@ -249,7 +249,7 @@ def _add_items(
         one, own = owners[result.request]
         one.results.append(result)
         one.items += len(result.guests)
-        items = iter(read(form, [field for pairs in own.values() for field, _ in pairs], result))
+        items = iter(read([field for pairs in own.values() for field, _ in pairs], result))
         for number, pairs in own.items():
             one.values[number] = list_of(one.values[number], [next(items) for _ in pairs])
 

@@ -142,12 +142,12 @@ class _Reader:
         if len(self._leaves) == MOST_FIELDS:
             raise PastaError(f"{place}: the schema has more than {MOST_FIELDS} fields; ask for fewer at a time")
         automaton = self._value(schema, place, depth, refs)  # checks what `about_of` reads
-        items = self._items(schema, path, depth, refs) if self._items_too else None
+        items = self._items(schema, depth, refs) if self._items_too else None
         about = about_of(schema, lambda one: self._resolved(one, place, frozenset())[0])
         self._leaves.append(Leaf(path, automaton, about, items))
         self._around.append("")
 
-    def _items(self, schema: dict[str, Any], path: tuple[str, ...], depth: int, refs: frozenset[str]) -> Items | None:
+    def _items(self, schema: dict[str, Any], depth: int, refs: frozenset[str]) -> Items | None:
         """How a list of objects can be shared by threads; the list is known to be a valid schema."""
         if schema.get("type") != "array" or {"enum", "const"} & schema.keys():
             return None

@@ -66,9 +66,9 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
-def put_tag_rows(params: dict, tokenizer, seed: int = 0) -> dict:
+def put_tag_rows(params: dict, tokenizer) -> dict:
     """The parameters with fresh tag rows in the embedding and, where it has one, the head."""
     tables = {name: np.array(params[name]) for name in ("embed", "head") if name in params}
     for table in tables.values():
-        table[tokenizer.tags.base : tokenizer.tags.base + NUM_TAGS] = initial_tag_rows(table, tokenizer, seed)
+        table[tokenizer.tags.base : tokenizer.tags.base + NUM_TAGS] = initial_tag_rows(table, tokenizer)
     return params | tables

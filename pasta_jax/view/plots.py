@@ -62,8 +62,8 @@ def scatter(panels: Sequence[Dots]) -> str:
     return _side_by_side(panels, DOTS_HEIGHT, _draw_dots)
 
 
-def stacked(title: str, unit: str, bars: Sequence[Bar]) -> str:
-    """Draw bars below each other; parts of one name have one colour, in the order of their first appearance."""
+def stacked(title: str, bars: Sequence[Bar]) -> str:
+    """Draw bars of ms below each other; parts of one name have one colour, in the order of their first appearance."""
     names = list(dict.fromkeys(name for bar in bars for name, value in bar.parts.items() if value > 0))
     titles: dict[str, str] = {}
     with style.plotting(BARS_WIDTH, BARS_MARGIN + BAR * len(bars) + 18 * -(-len(names) // 4)) as figure:
@@ -76,13 +76,13 @@ def stacked(title: str, unit: str, bars: Sequence[Bar]) -> str:
             drawn = axes.barh(rows, list(widths.values()), left=left_N[rows], **options)
             for row, patch in zip(rows, drawn, strict=True):
                 patch.set_gid(f"bar{row}.{number}")
-                titles[f"bar{row}.{number}"] = f"{bars[row].name}: {name} {widths[row]:.1f} {unit}"
+                titles[f"bar{row}.{number}"] = f"{bars[row].name}: {name} {widths[row]:.1f} ms"
                 left_N[row] += widths[row]
         axes.set_yticks(range(len(bars)), [printable(bar.name) for bar in bars])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set_title(printable(title))
-        axes.set_xlabel(unit)
+        axes.set_xlabel("ms")
         figure.legend(loc="outside lower left", ncols=4, frameon=False, fontsize=10)
         return style.plot_svg(figure, titles)
 

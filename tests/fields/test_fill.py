@@ -288,7 +288,7 @@ def test_fields_that_wait_are_those_of_separate_requests():
     for seed, (number, known) in enumerate([(1, {}), (2, {}), (0, {"c": texts[2]})]):
         request = fields_request(form, MODEL, ids, template_of(MODEL, options).with_seed(seed), known, [number])
         [result] = generate(MODEL, [request], CONFIG)
-        [value] = read(form, [fields_of(form, MODEL.tokenizer, MODEL.config.vocab)[number]], result)
+        [value] = read([fields_of(form, MODEL.tokenizer, MODEL.config.vocab)[number]], result)
         assert value == filled.fields[number]
     assert len(set(texts)) == 3
 

@@ -56,7 +56,7 @@ def test_dots_have_names_until_there_are_too_many():
 
 
 def test_stacked_bars_have_the_widths_of_their_parts():
-    svg = stacked("a", "ms", [Bar("one", {"x": 1.0, "y": 2.0, "absent": 0.0}), Bar("two", {"y": 4.0})])
+    svg = stacked("a", [Bar("one", {"x": 1.0, "y": 2.0, "absent": 0.0}), Bar("two", {"y": 4.0})])
     assert titles(svg, "bar") == ["one: x 1.0 ms", "one: y 2.0 ms", "two: y 4.0 ms"]
     first, second, third = (extent(bar, 0) for bar in drawn(svg, "bar"))
     assert (second, third) == pytest.approx((2 * first, 4 * first), rel=1e-4)
