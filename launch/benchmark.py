@@ -17,6 +17,10 @@ NAMES = (
 
 WITH_PEERS = ("decode", "prefill", "rounding", "train", "serve", "load", "fill", "ways")
 WITH_PROGRAMS = ("interpreter", "profile")
+UNREAD = {  # settings of all, and those that don't read them
+    "mesh": ("rounding", "serve", "load", "forks", "drafts", "ways"),
+    "random_weights": ("rounding", "train", "serve", "load", "forks", "drafts", "ways"),
+}
 PEERS = flags.DEFINE_bool(
     "peers",
     False,
@@ -37,6 +41,11 @@ def main(settings: BenchmarkSettings, name: str) -> None:
     for flag, value, reads in (("peers", PEERS.value, WITH_PEERS), ("programs", PROGRAMS.value, WITH_PROGRAMS)):
         if value and name not in reads:
             raise PastaError(f"--{flag}: {name} doesn't read it; leave it out, or choose {', '.join(reads)}")
+    for field, others in UNREAD.items():
+        if name in others and getattr(settings, field) != getattr(BenchmarkSettings(), field):
+            raise PastaError(f"config.{field}: {name} doesn't read it; leave it out")
+    if PEERS.value and settings.random_weights:
+        raise PastaError("--peers: the peers read packaged weights; leave config.random_weights out")
     if PROGRAMS.value is not None:
         settings = changed(settings, interpreter={"programs": PROGRAMS.value})
     cli.announce_device()

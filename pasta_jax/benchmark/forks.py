@@ -7,6 +7,7 @@ from pasta_jax.benchmark.clients import Streamed, Together
 from pasta_jax.benchmark.run import Report
 from pasta_jax.benchmark.serving import as_line, figures_of, from_another, names_threads, questions_of
 from pasta_jax.benchmark.settings import BenchmarkSettings
+from pasta_jax.benchmark.steps import refuse_cut
 from pasta_jax.decode.admission import no_prices
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
@@ -29,6 +30,7 @@ def measure(settings: BenchmarkSettings) -> Report:
         raise PastaError("config.serve.threads: names no model that forks; set its preset or path, and its adapter")
     questions = questions_of(settings.serve, max(config.clients) * config.rounds)
     model = load(forking, only_decoding=True)
+    refuse_cut(model, requests_for(model, questions, config.max_tokens, "off"), config.slots, "config.forks.slots")
     loops = {}
     for name in WAYS:
         loops[name] = _loop(model, settings, name)

@@ -4,9 +4,11 @@ It runs in a process of its own (peer_steps.py), with memory as torch has it: th
 """
 
 import contextlib
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 from pasta_jax.benchmark.peers import exported
 from pasta_jax.benchmark.steps import Runner
@@ -22,7 +24,9 @@ def step_runner(
 ) -> Iterator[Runner]:
     """Steps over random tokens with the plain causal mask, as in a training loop; `peak_gb` gets their memory."""
     numbers = map(str, (model.tokenizer.vocab_size, rows, length, steps, rank, cores(), clip))
-    command = [sys.executable, "-m", "pasta_jax.benchmark.peer_steps", str(exported(model.name)), *numbers]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # what it holds is not our step's
+        folder = apart.submit(exported, model.name).result()
+    command = [sys.executable, "-m", "pasta_jax.benchmark.peer_steps", str(folder), *numbers]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=without_large_pages(), **pipes) as process:
 

@@ -59,6 +59,7 @@ def profile(settings: BenchmarkSettings) -> Report:
         raise PastaError(f"config.profile.folder {folder}: {error.strerror}; choose another folder") from None
     items = programs.read_programs(Path(interpreter.programs or programs.OWN))
     model = load_or_make(settings)
+    programs.refuse_longer(items, model.tokenizer, interpreter.slots, interpreter.prompt)
     decoding = DecodeConfig(lanes=1, rows=interpreter.rows, slots=interpreter.slots, widths=interpreter.widths)
     runners: dict[int, steps.Steps] = {}
     for rows in loop_spec(model, decoding, interpreter.slots, sequential=False).widths:

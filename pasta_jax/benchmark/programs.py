@@ -69,6 +69,16 @@ def read_programs(path: Path) -> list[Program]:
     return programs
 
 
+def refuse_longer(programs: Sequence[Program], tokenizer: Tokenizer, slots: int, prompt: int) -> None:
+    """Raise if one of them doesn't fit beside a prompt of so many tokens: it would be cut off."""
+    longest = max(len(program.ids(tokenizer)) for program in programs)
+    if prompt + longest > slots:
+        raise PastaError(
+            f"the longest program has {longest} ids, which don't fit {slots} slots beside a prompt of {prompt}; raise "
+            "config.interpreter.slots"
+        )
+
+
 def prompt_of(tokenizer: Tokenizer, count: int) -> list[int]:
     """A prompt of so many tokens. Its text does not matter, since the answer's tokens are forced."""
     return (tokenizer.encode(" word") * count)[:count]
@@ -94,8 +104,6 @@ def both_ways(
 
 def timed(model: Model, prompt: Sequence[int], ids: Sequence[int], settings: DecodeConfig) -> tuple[float, int]:
     """Seconds and steps of one replay, without the prompt's prefill."""
-    if len(prompt) + len(ids) > settings.slots:
-        raise PastaError(f"a program has {len(ids)} ids, {settings.slots} fit; raise config.interpreter.slots")
     state, spec, script = prepare(model, [prompt], [ids], settings, keep_hidden=False)
     jax.block_until_ready(state)
     began = time.perf_counter()

@@ -116,9 +116,10 @@ def interpreter(settings: BenchmarkSettings) -> Report:
     config, decode_config = settings.interpreter, settings.decode
     items = programs.read_programs(Path(config.programs or programs.OWN))
     model = load_or_make(settings)
+    programs.refuse_longer(items, model.tokenizer, config.slots, config.prompt)
     widths = {
         rows: steps.decode_runner(model, rows, config.slots, config.prompt, decode_config.steps)
-        for rows in config.widths
+        for rows in sorted({1, *config.widths})
     }
     step = steps.interleaved(widths, decode_config.rounds)
     events = steps.interleaved(steps.event_runners(model, config.slots, config.prompt), config.event_rounds)
@@ -127,14 +128,14 @@ def interpreter(settings: BenchmarkSettings) -> Report:
     cached = config.prompt + decode_config.steps // 2
     least_gb = (steps.weight_bytes(model.params, model.config) + steps.kv_bytes(model, cached)) / 1e9
     copy = steps.copy_gb_s()
-    one_row = statistics.median(step[min(config.widths)])
+    one_row = statistics.median(step[1])
     decoding = DecodeConfig(lanes=1, rows=config.rows, slots=config.slots, widths=config.widths)
     replays = programs.measure(model, items, decoding, config.prompt, config.rounds)
     return _about("interpreter", model) | {
         "rows": config.rows,
         **programs.summary(replays),
-        "ms_per_step": {rows: round(statistics.median(step[rows]), 2) for rows in config.widths},
-        "in_one_row_steps": {rows: round(statistics.median(step[rows]) / one_row, 3) for rows in config.widths},
+        "ms_per_step": {rows: round(statistics.median(ms), 2) for rows, ms in step.items()},
+        "in_one_row_steps": {rows: round(statistics.median(ms) / one_row, 3) for rows, ms in step.items()},
         "step_reads_gb": round(least_gb, 3),
         "copy_gb_s": round(copy, 1),
         "step_over_reading": round(one_row / (1e3 * least_gb / copy), 2),
@@ -150,6 +151,10 @@ def draft(settings: BenchmarkSettings) -> Report:
     config = settings.drafts
     if len(config.widths) != len(config.ms) or list(config.widths) != sorted(config.widths):
         raise PastaError("config.drafts.ms: state the milliseconds of each of config.drafts.widths, which ascend")
+    if config.rows > config.widths[-1]:
+        raise PastaError(
+            f"config.drafts.rows={config.rows}: no step of as many has a price; add it to config.drafts.widths"
+        )
     answers, ms = drafts.read_answers(Path(config.answers)), dict(zip(config.widths, config.ms, strict=True))
     return {
         "benchmark": "drafts",
@@ -165,6 +170,12 @@ def train(settings: BenchmarkSettings, with_peers: bool) -> Report:
     config = settings.train
     if with_peers:
         peers.require(settings.model, ("torch", "transformers", *["peft"] * bool(config.rank)))
+        if config.rank and settings.model.dtype != "bfloat16":
+            raise PastaError("train --peers: the base that peft gets is in bfloat16; set --config.model.dtype=bfloat16")
+        if not config.rank and config.products != "float32":
+            raise PastaError(
+                "train --peers: torch trains all parameters in float32; set --config.train.products=float32"
+            )
     adapter = AdapterSettings(rank=config.rank, alpha=2 * config.rank)
     # What is trained has float32 master weights; the model computes in the platform's type.
     mesh = decoding_mesh(settings.mesh)

@@ -6,13 +6,14 @@ import itertools
 import multiprocessing
 import socket
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
 
 from pasta_jax.benchmark import peers
-from pasta_jax.benchmark.clients import Streamed, Together, ask, ask_together, wait_until_ready
+from pasta_jax.benchmark.clients import ANSWER_S, Streamed, Together, ask, ask_together, wait_until_ready
 from pasta_jax.benchmark.run import Report
 from pasta_jax.benchmark.settings import LoadBenchmark, ServeBenchmark
 from pasta_jax.data.pairs import Pair
@@ -41,7 +42,7 @@ def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> R
 
     No question comes twice, since servers keep prompts.
     """
-    _require(model, with_peers)
+    _require(model, settings, with_peers)
     questions = iter(questions_of(settings, sum(settings.clients) * settings.rounds))
     by_clients = {}
     with started(targets_of(model, settings, settings.lanes, with_peers)) as ports:
@@ -60,7 +61,9 @@ def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> R
 
 def measure_load(model: ModelSource, settings: ServeBenchmark, load: LoadBenchmark, with_peers: bool) -> Report:
     """What clients see that arrive by chance (Poisson), by rate; the servers get the same requests in turn."""
-    _require(model, with_peers)
+    _require(model, settings, with_peers)
+    # As peers have it: who comes too early waits.
+    settings = changed(settings, server=dict(limits=dict(queue=load.requests, answer_s=ANSWER_S)))
     questions = iter(questions_of(settings, len(load.rates) * load.requests))
     by_rate = {}
     with started(targets_of(model, settings, load.lanes, with_peers)) as ports:
@@ -85,7 +88,12 @@ def from_another(names: Iterable[str], turn: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _require(model: ModelSource, with_peers: bool) -> None:
+def _require(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> None:
+    threads = settings.threads
+    if names_threads(settings) and (threads.preset, threads.path) != (model.preset, model.path):
+        raise PastaError(
+            "config.serve.threads: is of another model than config.model; set preset and path of both alike"
+        )
     if with_peers:
         peers.require(model, ("xllamacpp",))
     if jax.default_backend() != "cpu":
@@ -107,14 +115,18 @@ def _about(model: ModelSource, settings: ServeBenchmark) -> Report:
 
 @contextlib.contextmanager
 def started(targets: Mapping[str, Target]) -> Iterator[dict[str, int]]:
-    """The servers, once each has answered: the port of each."""
+    """The servers, once each has answered: the port of each.
+
+    One after another: ours measure what steps cost, which decides what they admit, and keep it for later starts.
+    """
     with contextlib.ExitStack() as stack:
+        ports = {}
         with doing(f"starting {len(targets)} server(s)"):
-            servers = {name: stack.enter_context(server(*target)) for name, target in targets.items()}
-            for port, process in servers.values():
-                wait_until_ready(port, process.is_alive, READY_S)
-                ask(port, "Hello", 8)
-        yield {name: port for name, (port, _) in servers.items()}
+            for name, target in targets.items():
+                ports[name], process = stack.enter_context(server(*target))
+                wait_until_ready(ports[name], process.is_alive, READY_S)
+                ask(ports[name], "Hello", 8)
+        yield ports
 
 
 def questions_of(settings: ServeBenchmark, needed: int) -> list[str]:
@@ -146,7 +158,11 @@ def names_threads(settings: ServeBenchmark) -> bool:
 
 
 def _serve(settings: ServeSettings, port: int) -> None:
-    serve.run(dataclasses.replace(settings, port=port))
+    try:
+        serve.run(dataclasses.replace(settings, port=port))
+    except PastaError as error:
+        say(str(error))
+        sys.exit(2)
 
 
 @contextlib.contextmanager

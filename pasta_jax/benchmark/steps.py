@@ -6,7 +6,7 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pasta_jax.decode.generate import loop_spec
+from pasta_jax.decode.generate import loop_spec, slots_for
 from pasta_jax.decode.interpreter import Script, run
 from pasta_jax.decode.prefill import start
 from pasta_jax.decode.replay import prepare
@@ -28,7 +28,7 @@ from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.kernels.cpu.library import cores
 from pasta_jax.models.parameters import Params, share_used
 from pasta_jax.models.sharding import shardings
-from pasta_jax.progress import Progress
+from pasta_jax.progress import Progress, say
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import platform_dtype
@@ -92,10 +92,19 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
     if prepared.last_slot > slots:
         raise PastaError(
             f"{rows} rows x {steps} steps from {int(state.pool.fill[0])} slots do not fit into {slots}; raise "
-            "config.decode.slots"
+            "config.decode.slots, or config.interpreter.slots for interpreter and profile"
         )
     run_and_wait(model, copied(state), steps, spec, script)  # compiles and warms up
     return prepared
+
+
+def refuse_cut(model: Model, requests: Sequence[Request], slots: int, field: str) -> None:
+    """Raise for a prompt that leaves no room for an answer, and say how many may be cut off before max_tokens."""
+    slots_for(model, requests, DecodeConfig(lanes=1, rows=1, slots=slots))
+    if short := sum(len(request.prompt_ids) + request.max_tokens > slots for request in requests):
+        say(
+            f"{field}={slots}: {short} of {len(requests)} prompts leave less than max_tokens: answers are cut off there"
+        )
 
 
 def prefill_runner(model: Model, slots: int, prompt: int) -> Runner:

@@ -15,6 +15,7 @@ import numpy as np
 from pasta_jax.benchmark import ways_peers
 from pasta_jax.benchmark.serving import from_another
 from pasta_jax.benchmark.settings import BenchmarkSettings, WaysBenchmark
+from pasta_jax.benchmark.steps import refuse_cut
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.request import Request, Result, template
@@ -23,9 +24,11 @@ from pasta_jax.decode.topics import limits_topics
 from pasta_jax.decode.trace import Trace
 from pasta_jax.device import platform
 from pasta_jax.device.compilation_cache import clock
+from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import question_sets
 from pasta_jax.evaluate.settings import PromptCounts
 from pasta_jax.files.validated import AtLeastZero, Count
+from pasta_jax.models.kernels.cpu import library
 from pasta_jax.progress import say
 from pasta_jax.runs import records
 from pasta_jax.train.loss import KINDS
@@ -63,6 +66,8 @@ class Group:
 def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, Any]:
     """The ways take turns, each prompt beginning with another one; then the peers do."""
     config = settings.ways
+    if config.draft == "drafter" and not config.model.drafter:
+        raise PastaError("config.ways.draft=drafter: set --config.ways.model.drafter to an adapter's name, as pasta")
     model = load(config.model, only_decoding=True)
     base = template(RequestSettings(max_tokens=config.max_tokens), model.defaults, sequential=False)
     [chosen] = question_sets(PromptCounts(alpaca_eval=config.prompts, no_fork=0)).values()
@@ -70,12 +75,15 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
         dataclasses.replace(base, prompt_ids=tuple(model.tokenizer.chat(question.messages))).with_seed(question.number)
         for question in chosen.chosen
     ]
+    refuse_cut(model, asked, config.slots, "config.ways.slots")
     groups = [asked[at : at + config.clients] for at in range(0, len(asked), config.clients)]
     header = {
         "model": model.identity,
         "precision": model.precision,
         "kernel": config.model.kernel,
         "machine": platform.machine(),
+        "cores": library.cores(),
+        "library": library.version(),
         **{name: getattr(config, name) for name in ("clients", "max_tokens", "rows", "widths", "packed", "slots")},
         "prompts": chosen.fingerprint,
     } | ({} if config.draft == "lookup" else {"draft": config.draft, "drafter": config.model.drafter})

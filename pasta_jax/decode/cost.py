@@ -29,6 +29,7 @@ def prices_of(model: Model, state: DecodeState, spec: LoopSpec) -> tuple[DecodeS
     """
     about = {
         "machine": machine(),
+        "cores": library.cores(),
         "versions": [jax.__version__, library.version()],
         "model": model.identity,
         "parameters": str(jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), model.params)),

@@ -1,6 +1,6 @@
 """The processes that run one command together, on one host or many: joined, watched, and stopped at the same step.
 
-A TPU has a process on each of its hosts, and SLURM and Kubernetes start several; they are found automatically.
+A TPU has a process on each of its hosts, and SLURM and Kubernetes start several, which are found where GPUs are.
 Elsewhere each process is told its number and where the first one listens. A process that ends or falls silent ends
 all others: what they compute needs all of them. The next start resumes from the newest checkpoint.
 """
@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 COORDINATOR = flags.DEFINE_string(
     "coordinator",
     None,
-    "several processes: address of the first, the same for all, as --coordinator=10.0.0.2:8476; TPU hosts, SLURM and "
-    "Kubernetes need none of these three flags",
+    "several processes: address of the first, the same for all, as --coordinator=10.0.0.2:8476; TPU hosts, and GPUs "
+    "under SLURM and Kubernetes, need none of these three flags",
 )
 PROCESSES = flags.DEFINE_integer("processes", None, "several processes: how many, as --processes=4", lower_bound=1)
 PROCESS = flags.DEFINE_integer(
