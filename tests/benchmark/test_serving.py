@@ -7,6 +7,8 @@ import multiprocessing
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +19,7 @@ from pasta_jax.benchmark.run import as_json
 from pasta_jax.benchmark.settings import BenchmarkSettings
 from pasta_jax.errors import PastaError
 from pasta_jax.runs.settings import changed
+from pasta_jax.serve.settings import ServeSettings
 
 CLIENTS, ROUNDS = (1, 3), 2
 
@@ -96,6 +99,37 @@ def test_each_round_and_rate_begins_with_another_server_and_the_seed_is_stated(m
     assert [list(by_server) for by_server in report["rates"].values()] == 3 * [names]
     assert report["seed"] == 7
     assert by_port["off"] == by_port["eager"] == [*range(3), *range(3 * chosen.load.requests)]
+
+
+def test_servers_start_one_after_another(monkeypatch):
+    """One that measures what its steps cost would measure what the next one compiles."""
+    seen = []
+
+    @contextlib.contextmanager
+    def opened(name):
+        seen.append(f"start {name}")
+        yield name, SimpleNamespace(is_alive=lambda: True)
+
+    monkeypatch.setattr(serving, "server", opened)
+    monkeypatch.setattr(serving, "wait_until_ready", lambda port, *_: seen.append(f"ready {port}"))
+    monkeypatch.setattr(serving, "ask", lambda *_: None)
+    with serving.started({"a": ("a",), "b": ("b",)}) as ports:
+        assert ports == {"a": "a", "b": "b"}
+    assert seen == ["start a", "ready a", "start b", "ready b"]
+
+
+def test_threads_of_another_model_than_the_one_that_is_named_are_refused():
+    chosen = changed(small(), model={"preset": "qwen2_5_coder_1_5b"})
+    with pytest.raises(PastaError, match=r"config\.serve\.threads: is of another model"):
+        serving.measure(chosen.model, chosen.serve, with_peers=False)
+
+
+def test_what_our_server_refuses_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(serving.serve, "run", Mock(side_effect=PastaError("no such adapter; name another")))
+    with pytest.raises(SystemExit) as ended:
+        serving._serve(ServeSettings(), 0)
+    assert ended.value.code == 2
+    assert "no such adapter; name another" in capsys.readouterr().err
 
 
 def test_a_server_that_refuses_or_never_starts_is_named():

@@ -11,6 +11,7 @@ import pytest
 from pasta_jax.benchmark import programs, steps
 from pasta_jax.benchmark import run as benchmark
 from pasta_jax.benchmark.settings import BenchmarkSettings, SamplingBenchmark, StepBenchmark, TrainBenchmark
+from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import empty_state
 from pasta_jax.errors import PastaError
@@ -223,6 +224,32 @@ def test_peers_are_refused_for_weights_that_they_would_not_read(monkeypatch, tmp
                 run(small(monkeypatch, tmp_path, model=model), with_peers=True)
 
 
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"rank": 2}, r"set --config\.model\.dtype=bfloat16"),
+        ({"products": "bfloat16"}, r"config\.train\.products=float32"),
+    ],
+)
+def test_training_is_compared_with_peers_of_its_dtype_only(monkeypatch, tmp_path, train, message):
+    monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
+    with pytest.raises(PastaError, match=message):
+        benchmark.train(small(monkeypatch, tmp_path, train=train), with_peers=True)
+
+
+def test_a_draft_has_the_price_of_a_step_that_was_measured(monkeypatch, tmp_path):
+    with pytest.raises(PastaError, match=r"config\.drafts\.rows=16: no step of as many has a price"):
+        benchmark.draft(small(monkeypatch, tmp_path, drafts={"rows": 16}))
+
+
+def test_prompts_that_leave_too_little_of_the_slots_are_told(capsys):
+    requests = [Request((1,) * length, 20, sequential=True) for length in (4, 50)]
+    steps.refuse_cut(tiny_model(), requests, 64, "config.ways.slots")
+    assert "config.ways.slots=64: 1 of 2 prompts leave less than max_tokens" in capsys.readouterr().err
+    with pytest.raises(PastaError, match="prompt 1: 50 tokens, but the pool of 48"):
+        steps.refuse_cut(tiny_model(), requests, 48, "config.ways.slots")
+
+
 @requires_dev("torch")
 @pytest.mark.extended
 def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, tmp_path):
@@ -238,7 +265,7 @@ def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, 
 def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, tmp_path):
     path = tmp_path / "programs.jsonl"
     path.write_text(json.dumps({"program": TEXT}))
-    interpreter = {"programs": str(path), "rows": 2, "widths": (1, 2), "rounds": 1, "event_rounds": 1}
+    interpreter = {"programs": str(path), "rows": 2, "widths": (2,), "rounds": 1, "event_rounds": 1}
     monkeypatch.setattr(steps, "decode_runner", lambda model, rows, *_: lambda: 2.0 * rows)
     times = {"fork": 5.0, "plain": 4.0, "join": 4.5, "in one call": 2.0, "in many calls": 2.25}
     monkeypatch.setattr(steps, "event_runners", lambda *_: {name: lambda ms=ms: ms for name, ms in times.items()})
@@ -253,6 +280,11 @@ def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, t
     assert (report["ms_per_step"], report["in_one_row_steps"]) == ({1: 2.0, 2: 4.0}, {1: 1.0, 2: 2.0})
     assert (report["ms_of_a_plain_step_of_2_rows"], report["fork_ms"], report["join_ms"]) == (4.0, 1.0, 0.5)
     assert report["host_overhead_ms"] == 0.25
+    interpreter |= {"slots": 64, "prompt": 32}
+    with pytest.raises(
+        PastaError, match=r"the longest program has \d+ ids, which don't fit 64 slots beside a prompt of 32"
+    ):
+        benchmark.interpreter(small(monkeypatch, tmp_path, interpreter=interpreter))
 
 
 @pytest.mark.extended
