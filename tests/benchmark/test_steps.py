@@ -280,9 +280,9 @@ def test_the_interpreter_report_combines_steps_events_and_replays(monkeypatch, t
     assert (report["ms_per_step"], report["in_one_row_steps"]) == ({1: 2.0, 2: 4.0}, {1: 1.0, 2: 2.0})
     assert (report["ms_of_a_plain_step_of_2_rows"], report["fork_ms"], report["join_ms"]) == (4.0, 1.0, 0.5)
     assert report["host_overhead_ms"] == 0.25
-    interpreter |= {"slots": 64, "prompt": 32}
+    interpreter |= {"slots": 64, "prompt": 50}
     with pytest.raises(
-        PastaError, match=r"the longest program has \d+ ids, which don't fit 64 slots beside a prompt of 32"
+        PastaError, match=r"the longest program has \d+ ids, which don't fit 64 slots beside a prompt of 50"
     ):
         benchmark.interpreter(small(monkeypatch, tmp_path, interpreter=interpreter))
 

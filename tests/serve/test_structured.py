@@ -14,10 +14,10 @@ from pydantic import BaseModel
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
 from pasta_jax.serve import app
-from pasta_jax.serve.protocol import read_body
+from pasta_jax.serve.protocol import Refusal, read_body
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import ServeSettings
-from pasta_jax.serve.structured import picked
+from pasta_jax.serve.structured import picked, structure_of
 from tests.helpers.serving_here import client_of
 from tests.helpers.traces import tiny_model
 
@@ -151,7 +151,7 @@ TOOLS = [openai.pydantic_function_tool(one, name=name) for name, one in {"adopt"
 @pytest.mark.parametrize("forks", [True, False])
 def test_two_functions_are_called_in_one_answer_streamed_and_not(client, monkeypatch, forks):
     monkeypatch.setattr(app.structured, "picked", lambda _: ("feed", "adopt"))  # a tiny model's choice is arbitrary
-    given = {"model": MODEL, "messages": QUESTION, "tools": TOOLS, "temperature": 1.5, "seed": 1, "max_tokens": 25}
+    given = {"model": MODEL, "messages": QUESTION, "tools": TOOLS, "temperature": 1.5, "seed": 1, "max_tokens": 80}
     given["extra_body"] = {"pasta": {"fork_fields": forks}}
     [choice] = client.chat.completions.parse(**given).choices
     calls = choice.message.tool_calls
@@ -216,32 +216,36 @@ def test_calls_are_the_same_whole_streamed_and_in_threads_also_where_they_are_cu
     assert counts == {1, 2}
 
 
+def service_of(slots: int, **settings) -> Service:
+    settings = ServeSettings(decoding=DecodeConfig(lanes=1, rows=1, slots=slots), **settings)
+    return Service(MODEL, tiny_model(), Mock(), Mock(), settings, Request((), 3, True))
+
+
+def asked(service: Service, names: tuple[str, ...] = (), **fields) -> Request:
+    body = read_body(json.dumps({"messages": QUESTION} | fields).encode(), "chat")
+    chosen = structure_of(None, body.tools, names, body.extension.fork_fields) if names else body.structure()
+    return service.requests_for(body, "chat", chosen)[0]
+
+
 @pytest.mark.parametrize("forks", [True, False])
-def test_a_prompt_that_leaves_no_room_is_told_so(client, forks):
-    given = {"model": MODEL, "extra_body": {"pasta": {"fork_fields": forks}}, "max_tokens": 4}
-    given["messages"] = [{"role": "user", "content": "x" * 500}]
-    with pytest.raises(openai.BadRequestError, match=r"\d+ tokens, but the (pool|context) .*; shorten") as refused:
-        client.chat.completions.create(**given, response_format=formatted(Person.model_json_schema()))
+def test_a_prompt_that_leaves_no_room_is_told_so(forks):
+    long = [{"role": "user", "content": "x" * 100}]
+    fields = {"response_format": formatted(Person.model_json_schema()), "pasta": {"fork_fields": forks}}
+    with pytest.raises(Refusal, match=r"\d+ tokens, but the pool of 64 must also hold .*; shorten") as refused:
+        asked(service_of(64), messages=long, **fields)
     assert refused.value.code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("forks", [True, False])
-def test_each_call_has_max_tokens(client, monkeypatch, forks):
-    """Each of its fields, where they fork."""
-    monkeypatch.setattr(app.structured, "picked", lambda _: ("adopt", "feed"))
-    given = {"model": MODEL, "messages": QUESTION, "tools": TOOLS, "seed": 1, "max_tokens": 3}
-    one = {"tool_choice": {"type": "function", "function": {"name": "adopt"}}}
-    for more, calls in (({}, 2), (one, 1)):
-        answer = client.chat.completions.create(**given, **more, extra_body={"pasta": {"fork_fields": forks}})
-        fields = 5 if calls == 2 else 3
-        assert answer.usage.completion_tokens <= 3 * (fields if forks else calls)
+def test_each_call_has_max_tokens_where_its_fields_do_not_fork():
+    fields = {"tools": TOOLS, "max_tokens": 7, "pasta": {"fork_fields": False}}
+    for names in (("adopt",), ("adopt", "feed")):
+        request = asked(service_of(2048), names, **fields)
+        assert (len(request.guests), request.max_tokens) == (len(names), 7)
 
 
 def test_a_server_may_have_a_seed_of_its_own():
-    settings = ServeSettings(request=RequestSettings(seed=7), decoding=DecodeConfig(lanes=1, rows=1, slots=64))
-    service = Service(MODEL, tiny_model(), Mock(), Mock(), settings, Request((), 8, True))
-    for content, seed in ((b'{"prompt": "a"}', 7), (b'{"prompt": "a", "seed": 3}', 3)):
-        assert service.requests_for(read_body(content, "text"), "text")[0].rules.seed == seed
+    service = service_of(64, request=RequestSettings(seed=7))
+    assert (asked(service).rules.seed, asked(service, seed=3).rules.seed) == (7, 3)
 
 
 def test_answers_to_one_request_share_no_random_numbers(client):
