@@ -1,6 +1,6 @@
 """Byte-level BPE vocabularies, as most models have: from a GGUF file or a tokenizer.json.
 
-The encoder has neither added nor control pieces, but for runs of blanks: text that spells one stays text.
+The encoder has neither added nor control pieces, but for blanks and single characters: text that spells one stays text.
 """
 
 import json
@@ -228,7 +228,7 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
         return fallback.vocabulary(gguf.path, vocab, merges, False, found, *fallback.GEMMA4, bos)
     normal = {text: id for id, text in enumerate(texts) if types[id] == _NORMAL}
     added = {text: (id, types[id] != _USER_DEFINED) for id, text in enumerate(texts) if types[id] != _NORMAL}
-    pieces = normal | _blanks(added)
+    pieces = normal | _found(added)
     encoder = Tokenizer(_model(gguf.path, pieces, merges, whole_words=words in _WHOLE_WORDS))
     encoder.pre_tokenizer = pre_tokenizers.Sequence(_WORDS[words])
     return _vocabulary(gguf.path, encoder, normal, added, bos)
@@ -255,7 +255,7 @@ def from_file(path: Path, named: Collection[str] = ()) -> Vocabulary:
         encoder = Tokenizer.from_str(json.dumps(frame))
     except Exception as error:  # the library raises nothing more specific
         raise PastaError(f"{path}: pre_tokenizer: {error}; {FIX}") from None
-    encoder.model = _model(path, normal | _blanks(added), merges, whole_words=file.model.ignore_merges)
+    encoder.model = _model(path, normal | _found(added), merges, whole_words=file.model.ignore_merges)
     return _vocabulary(path, encoder, normal, added, file.begins_with(), file.strips())
 
 
@@ -278,12 +278,26 @@ def _with_fallback(path: Path, file: File) -> Vocabulary:
     )
 
 
-def _blanks(added: dict[str, tuple[int, bool]]) -> dict[str, int]:
-    """The added pieces that text is searched for before it is cut: runs of blanks, as GPT-NeoX has them.
+class _AddedOnly(Struct, frozen=True):
+    """A tokenizer.json of any kind."""
+
+    added_tokens: Annotated[list[Added], Meta(max_length=MOST_PIECES)] = []
+
+
+def last_added(path: Path) -> int:
+    """The greatest id that a tokenizer.json adds to its model's; -1: none."""
+    file = typed(parse_json(read_bytes(path, 64 * MIB, FIX), str(path), FIX), _AddedOnly, str(path), FIX)
+    return max((one.id for one in file.added_tokens), default=-1)
+
+
+def _found(added: dict[str, tuple[int, bool]]) -> dict[str, int]:
+    """The added pieces that text is searched for before it is cut: runs of blanks, as GPT-NeoX has them, and single
+    characters, as DeepSeek's `ü`.
 
     Others, as `<tool_call>`, only a template may spell.
     """
-    return {text: id for text, (id, special) in added.items() if text.isspace() and not special}
+    plain = {text: id for text, (id, special) in added.items() if not special}
+    return {text: id for text, id in plain.items() if text.isspace() or len(text) == 1}
 
 
 def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_words: bool) -> models.BPE:
@@ -313,7 +327,7 @@ def _vocabulary(
             control[text] = id
         else:
             data[id] = text.encode()
-    encoder.add_tokens([AddedToken(text, normalized=False) for text in _blanks(added)])
+    encoder.add_tokens([AddedToken(text, normalized=False) for text in _found(added)])
 
     def encode(text: str) -> list[int]:
         return ids_of(encoder, text)

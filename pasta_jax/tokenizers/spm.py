@@ -15,7 +15,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
-from pasta_jax.files.validated import MIB, Count, read_bytes
+from pasta_jax.files.validated import MIB, Count, read_bytes, read_json
 from pasta_jax.tokenizers.fallback import always
 from pasta_jax.tokenizers.vocabulary import BLANK, MARKER, MOST_PIECES, Vocabulary, around_blanks, as_it_is
 
@@ -23,6 +23,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # GGUF and Se
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _ROLE = ("id", "piece")
 _FIX = "use a GGUF, .model or tokenizer.json file"
+ADDED = "added_tokens.json"
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,32 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
     return _vocabulary(gguf.path, model, texts, types)
 
 
+def count(path: Path) -> int:
+    """How many pieces a .model file has; 0 if it is none."""
+    try:
+        return len(ModelProto.FromString(read_bytes(path, 64 * MIB, _FIX)).pieces)
+    except DecodeError:
+        return 0
+
+
+def _with_added(file: ModelProto, path: Path) -> None:
+    """Append the pieces that a later version of the model got, which stand beside its file, as control pieces."""
+    if not (beside := path.with_name(ADDED)).is_file():
+        return
+    added = read_json(beside, dict[str, Count], MIB, "copy the one of the model")
+    for id, text in sorted((id, text) for text, id in added.items() if id >= len(file.pieces)):
+        if id != len(file.pieces):
+            raise PastaError(
+                f"{beside}: {text!r} has id {id}, but {len(file.pieces)} follows; copy the one of the model"
+            )
+        file.pieces.add(piece=text, score=0.0, type=_CONTROL)
+
+
 def from_file(path: Path) -> Vocabulary:
-    """The vocabulary in a .model file."""
+    """The vocabulary in a .model file, with what was added to it later."""
     try:
         file = ModelProto.FromString(read_bytes(path, 64 * MIB, _FIX))
+        _with_added(file, path)
         texts, types = [piece.piece for piece in file.pieces], [piece.type for piece in file.pieces]
         names = ("model_type", "byte_fallback", *(f"{r}_{f}" for r in ("unk", "bos", "eos", "pad") for f in _ROLE))
         trained = {name: getattr(file.trainer_spec, name) for name in names}

@@ -14,7 +14,7 @@ from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.config import Experts, Rows, Size, TransformerConfig
 from pasta_jax.weights import families
 from pasta_jax.weights.family import FIELD_NAMES, SHAPE, TRANSFORMERS, Family, stated_in
-from pasta_jax.weights.rope_file import FIX, RopeFields, RopesFields, original_context, rope_of, scaling_of
+from pasta_jax.weights.rope_file import FIX, RopeFields, RopesFields, original_context, rope_of, scaling_in, scaling_of
 
 SECTION = "pasta_jax"  # our key in config.json
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu"}  # Gemma 1 means the second by the last
@@ -119,6 +119,8 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         fields |= _experts(file, family, path)
     if "layer_embed" in family.options:
         fields |= _layers(file, path)
+    elif file.per_layer_config:
+        raise PastaError(f"{path}: unsupported per_layer_config of a {kind} model; use a model without")
     if file.use_bidirectional_attention in (True, "all"):
         raise PastaError(f"{path}: unsupported use_bidirectional_attention; use a model that reads from left to right")
     if file.clip_qkv is not None:
@@ -181,7 +183,7 @@ def _layers(file: _File, path: Path) -> dict[str, Any]:
 
 def _context(file: _File) -> int:
     """The longest position; of scalings that depend on the length of the text, the longest that isn't scaled."""
-    scaling = file.rope_parameters or file.rope_scaling or RopeFields()
+    _, scaling = scaling_in(file)
     if scaling.short_factor is None and not scaling.llama_4_scaling_beta:
         return file.context
     return min(file.context, original_context(file, scaling) or file.context)

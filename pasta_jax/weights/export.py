@@ -66,7 +66,9 @@ def _from_sentencepiece(model: ModelProto) -> str:
     prefix = [normalizers.Prepend(_BLANK)] if model.normalizer_spec.add_dummy_prefix else []
     encoder.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", _BLANK)])
     encoder.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    encoder.decoder = decoders.Sequence([decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse()])
+    strip = [decoders.Strip(" ", 1, 0)] if prefix else []
+    parts = [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    encoder.decoder = decoders.Sequence(parts)
     spec = json.loads(encoder.to_str())
     spec["added_tokens"] = [
         # A user-defined piece is found in text whose blanks are already `▁`; a control piece only where it is spelled.

@@ -22,7 +22,9 @@ from pasta_jax.weights.family import TRANSFORMERS
 
 def _plain(name: str) -> str:
     """A tensor's name without the part that says which half of a model for images and text it is of."""
-    return name.replace("model.language_model.", "model.").removeprefix("language_model.")
+    for of_text in ("model.language_model.", "model.text_model."):
+        name = name.replace(of_text, "model.")
+    return name.removeprefix("language_model.")
 
 
 _NUMBERS = "F64", "F32", "F16", "BF16"

@@ -19,6 +19,7 @@ from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.parameters import Params, unstack
 from pasta_jax.models.tag_rows import initial_tag_rows, put_tag_rows
 from pasta_jax.progress import say
+from pasta_jax.tokenizers import bpe, spm
 from pasta_jax.tokenizers.tokenizer import Tokenizer, in_gguf, load_tokenizer
 from pasta_jax.weights import cache, config_file, export, gguf_model, huggingface
 from pasta_jax.weights import card as cards
@@ -83,12 +84,15 @@ def in_run(folder: Path, part: str, file: str) -> Path:
 def difference(config: TransformerConfig, preset: TransformerConfig) -> str:
     """The first field in which a file differs from its preset; empty if there is none.
 
-    Vocabulary rows, which tags and padding change, and the stated context may differ.
+    Vocabulary rows, which tags and padding change, and the stated context may differ, and so may what other files of
+    the same model state otherwise: a head of its own that equals the embedding, and how scores are scaled.
     """
-    for field in dataclasses.fields(config):
-        actual, expected = getattr(config, field.name), getattr(preset, field.name)
-        if field.compare and field.name not in ("vocab", "context") and actual != expected:
-            return f"{field.name} is {actual}, not {expected}"
+    free = ("vocab", "context", "tied_head", "query_scalar", "attention_scale")
+    names = [field.name for field in dataclasses.fields(config) if field.compare and field.name not in free]
+    for name in (*names, "score_scale"):
+        actual, expected = getattr(config, name), getattr(preset, name)
+        if actual != expected:
+            return f"{name} is {actual}, not {expected}"
     return ""
 
 
@@ -163,12 +167,15 @@ def tokenizer_file(folder: Path) -> Path:
 
     It doesn't say either that a blank stands before a text's first piece alone, not after control pieces, as Mistral's.
     """
-    names, newer = ("tokenizer.model", "tokenizer.json"), folder / "tokenizer.json"
-    is_first = newer.is_file() and _FIRST.search(newer.read_bytes()) is not None
-    for name in reversed(names) if is_first or (folder / "added_tokens.json").is_file() else names:
-        if (folder / name).is_file():
-            return folder / name
-    raise PastaError(f"{folder}: neither tokenizer.model nor tokenizer.json; copy the model's tokenizer there")
+    older, newer = folder / "tokenizer.model", folder / "tokenizer.json"
+    if not newer.is_file():
+        if not older.is_file():
+            raise PastaError(f"{folder}: neither tokenizer.model nor tokenizer.json; copy the model's tokenizer there")
+        return older  # which spm.py reads with an added_tokens.json beside it
+    is_first = _FIRST.search(newer.read_bytes()) is not None
+    if not older.is_file() or is_first or (folder / spm.ADDED).is_file():
+        return newer
+    return newer if bpe.last_added(newer) >= spm.count(older) else older
 
 
 def export_model(model: Model, folder: Path, card: Card | None = None) -> None:

@@ -60,13 +60,18 @@ def original_context(file: Stated, scaling: RopeFields) -> int | None:
     return scaling.original_max_position_embeddings or file.original_max_position_embeddings
 
 
-def rope_of(file: Stated, path: Path) -> dict[str, Any]:
-    """Rope base and scaling of global layers, from the fields of either version of config.json."""
+def scaling_in(file: Stated) -> tuple[RopeFields, RopeFields]:
+    """Rope of global layers as the newer version states it, and where its scaling stands, perhaps as the older does."""
     parameters = file.rope_parameters or RopesFields()
     nested = parameters.full_attention or parameters.sliding_attention
     whole = (parameters.full_attention or RopeFields()) if nested else parameters
-    scaling = whole if whole.rope_type or whole.type else (file.rope_scaling or RopeFields())
-    rope: dict[str, Any] = {"base": whole.rope_theta or file.rope_theta or 10_000.0}
+    return whole, whole if whole.rope_type or whole.type else (file.rope_scaling or RopeFields())
+
+
+def rope_of(file: Stated, path: Path) -> dict[str, Any]:
+    """Rope base and scaling of global layers, from the fields of either version of config.json."""
+    whole, scaling = scaling_in(file)
+    rope: dict[str, Any] = {"base": whole.rope_theta or scaling.rope_theta or file.rope_theta or 10_000.0}
     shares = whole.partial_rotary_factor, scaling.partial_rotary_factor, file.partial_rotary_factor
     if (share := next(filter(None, shares), 1.0)) != 1.0:
         rope["share"] = share

@@ -33,6 +33,7 @@ def train_sentencepiece(unused: int = 70, marks: bool = True, plain: bool = True
 
 SMOLLM2_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
 BLANKS = ("  ", "    ", "        ")  # as pieces, as GPT-NeoX has them
+LETTERS = ("ö", "ü", "À")  # as DeepSeek has them: bytes that no text has, and so are found as the letters
 CHATML_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LLAMA3_SPECIALS = [
     "<|begin_of_text|>",
@@ -220,6 +221,8 @@ TINY = {
     "llama3.gguf": lambda: gguf_model(bpe_metadata(train_llama3(), "llama-bpe")),
     "neox.json": lambda: train_bpe(CHATML_SPECIALS, None, BLANKS).encode(),
     "neox.gguf": lambda: gguf_model(bpe_metadata(train_bpe(CHATML_SPECIALS, None, BLANKS), "olmo")),
+    "letters.json": lambda: train_bpe(CHATML_SPECIALS, None, LETTERS).encode(),
+    "letters.gguf": lambda: gguf_model(bpe_metadata(train_bpe(CHATML_SPECIALS, None, LETTERS), "gpt-2")),
     "qwen2.json": lambda: train_chatml("qwen2", normalizer="NFC").encode(),
     **{f"{words}.gguf": lambda words=words: chatml_gguf(words) for words in ("qwen2", "gpt-4o", "tekken", "gpt-2")},
 }

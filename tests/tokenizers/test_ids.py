@@ -13,8 +13,12 @@ from tests.helpers.tiny_tokenizers import TINY
 
 @requires_dev("cyllama")
 @pytest.mark.parametrize(
-    "name", ["qwen2.gguf", "neox.json", "neox.gguf", "prefixed.gguf", "gemma.json", "prefixed.json", "first.json"]
-)
+    "name",
+    [
+        "qwen2.gguf", "neox.json", "neox.gguf", "letters.json", "letters.gguf", "prefixed.gguf", "gemma.json",
+        "prefixed.json", "first.json",
+    ],
+)  # fmt: skip
 def test_texts_by_chance_have_the_ids_of_other_programs(name, tmp_path):
     """`python -m tests.ids` compares 3,000 texts and more tokenizers."""
     (tmp_path / name).write_bytes(TINY[name]())

@@ -20,7 +20,7 @@ from pasta_jax.weights.rules import Defaults
 from tests.helpers.loading import load_model
 from tests.helpers.models import random_params
 from tests.helpers.requires import requires_dev
-from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece
+from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, PREFIXED, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece
 
 LLAMA = TransformerConfig(
     vocab=toy_tokenizer().model_vocab, layers=1, embed=16, ff=16, heads=2, kv_heads=1, head_dim=8, context=256,
@@ -68,6 +68,16 @@ def test_a_unigram_model_is_one_for_transformers_too(tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
     for text in [TEXTS[0].replace("\n\n\n", "\n"), *TEXTS[1:3]]:  # of three line breaks, either two may be one piece
         assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+
+
+def test_a_text_begins_without_the_blank_that_its_model_puts_there(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "tokenizer.model").write_bytes(train_sentencepiece(**PREFIXED))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.model")
+    export.write(tmp_path / "export", tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
+    ids = theirs.encode("the capital", add_special_tokens=False)
+    assert theirs.decode(ids) == "the capital"
 
 
 def test_our_reader_gets_the_same_tokenizer_back(exported):

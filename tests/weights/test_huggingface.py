@@ -72,6 +72,7 @@ def write_folder(folder, **changes):
         ({**GEMMA4, "enable_moe_block": True}, "unsupported enable_moe_block"),
         ({**GEMMA4, "vocab_size_per_layer_input": 7}, "unsupported vocab_size_per_layer_input"),
         ({**GEMMA4, "per_layer_config": {"2": {"head_dim": 16}, "3": {}}}, "unsupported per_layer_config"),
+        ({"per_layer_config": {"1": {"sliding_window": 4}}}, "unsupported per_layer_config of a llama model"),
         ({**GEMMA4, "num_kv_shared_layers": 3}, "shared_layers .3.: layer 0 has no earlier one of its kind"),
         ({"quantization_config": {"quant_method": "fp8"}}, "unsupported quantization_config 'fp8'"),
         ({"quantization_config": {"quant_method": "fp8"}, "text_config": GEMMA3}, "quantization_config 'fp8'"),
@@ -89,7 +90,7 @@ def test_unsupported_features_are_refused(changes, message, tmp_path):
         read(folder)
 
 
-@pytest.mark.parametrize("half", ["language_model.model.", "model.language_model."])
+@pytest.mark.parametrize("half", ["language_model.model.", "model.language_model.", "model.text_model."])
 def test_the_text_half_of_a_model_for_images_is_read(half, tmp_path):
     config = VARIANTS["mistral"]
     params = random_params(config, seed=0)
@@ -105,6 +106,14 @@ def test_the_text_half_of_a_model_for_images_is_read(half, tmp_path):
     back, read_config, _ = read(tmp_path)
     assert read_config == config
     jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+def test_the_base_of_rope_may_stand_beside_its_scaling(tmp_path):
+    scaling = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e6}
+    for changes in ({}, {"rope_theta": 1e4}):  # transformers takes the inner one
+        write_folder(tmp_path, rope_parameters=None, rope_scaling=scaling, **changes)
+        rope = config_file.read_config(tmp_path)[1].rope
+        assert (rope.base, rope.scale) == (5e6, 4.0)
 
 
 def test_windows_of_qwen_count_where_the_file_says_so(tmp_path):

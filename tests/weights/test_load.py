@@ -14,6 +14,7 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.lang.tags import TagIds
+from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
@@ -194,22 +195,30 @@ def test_an_export_loads_with_equal_logits_and_keeps_its_tags(kind, tmp_path):
     np.testing.assert_allclose(uncached(back, ids), uncached(model, ids), atol=1e-5)
 
 
-def test_pieces_added_to_a_tokenizer_later_are_known(tmp_path):
+@pytest.mark.parametrize("files", [("json", "added"), ("json",), ("added",)])
+def test_pieces_added_to_a_tokenizer_later_are_known(tmp_path, files):
+    """As fast and slow tokenizers are saved, in a folder of the older file too."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer.model").write_bytes(train_sentencepiece(**PREFIXED))
     spec = json.loads(fallback_json(**PREFIXED))
     ids = [one["id"] for one in spec["added_tokens"]] + list(spec["model"]["vocab"].values())
     later = {"<|im_start|>": max(ids) + 1, "<|im_end|>": max(ids) + 2}
     spec["added_tokens"] += [spec["added_tokens"][0] | {"id": id, "content": piece} for piece, id in later.items()]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    (tmp_path / "added_tokens.json").write_text(json.dumps(later))
+    if "json" in files:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    if "added" in files:
+        (tmp_path / "added_tokens.json").write_text(json.dumps(later))
     tokenizer = load_tokenizer(load.tokenizer_file(tmp_path))
     assert later.items() <= tokenizer.vocabulary.control.items()
     assert tokenizer.vocab_size == max(later.values()) + 1
+    if files == ("added",):
+        (tmp_path / "added_tokens.json").write_text(json.dumps({"<|im_end|>": later["<|im_end|>"]}))
+        with pytest.raises(PastaError, match=r"added_tokens\.json: '<\|im_end\|>' has id \d+, but \d+ follows"):
+            load_tokenizer(load.tokenizer_file(tmp_path))
 
 
 def test_a_blank_before_the_first_piece_alone_stands_in_the_newer_file(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(b"")
+    (tmp_path / "tokenizer.model").write_bytes(train_sentencepiece(**PREFIXED))
     (tmp_path / "tokenizer.json").write_text(fallback_json(metaspace("first")))
     assert load.tokenizer_file(tmp_path).name == "tokenizer.json"
     (tmp_path / "tokenizer.json").write_text(fallback_json(metaspace("always")))
@@ -303,6 +312,10 @@ def test_missing_and_mismatched_models_are_refused(tmp_path):
     written(tmp_path, "llama")
     with pytest.raises(PastaError, match=r"not a smollm2_135m \(layers is 3, not 30\)"):
         load_model("smollm2_135m", str(path))
+    own = dataclasses.replace(PRESETS["gemma3_270m"], query_scalar=256, vocab=9)  # as its folder says
+    assert load.difference(own, PRESETS["gemma3_270m"]) == ""
+    other = dataclasses.replace(own, query_scalar=128)
+    assert load.difference(other, PRESETS["gemma3_270m"]).startswith("score_scale is ")
     (tmp_path / "folder").mkdir()
     export_model(load_model("", str(path)), tmp_path / "folder")
     (tmp_path / "folder" / "tokenizer.json").unlink()
