@@ -315,7 +315,10 @@ def test_prompts_of_a_file_are_judged_beside_the_baselines_answer_alone(config, 
         ({"model": {"policy": "constant"}}, "constant"),
         ({"mesh": {"data": 0}, "train": {"rows": 12}}, "a batch of 12 rows doesn't divide over the 8 devices"),
         ({"decoding": {"draft": "drafter"}}, "a model in training has none"),
-        ({"model": {"dtype": "bfloat16"}, "adapter": {"rank": 2}}, "can't be decoded with in training; set it to auto"),
+        (
+            {"model": {"dtype": "bfloat16"}, "adapter": {"rank": 2, "alpha": 4.0}},
+            "can't be decoded with in training; set it to auto",
+        ),
     ],
 )
 def test_invalid_settings_are_refused_before_anything_is_sampled(config, folder, changes, message):
