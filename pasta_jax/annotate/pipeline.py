@@ -1,7 +1,6 @@
 """Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
 
 import functools
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -74,7 +73,7 @@ def run(settings: AnnotateSettings, folder: Path) -> Summary | None:
 
 
 def write_dataset(folder: Path, tokenizer: Tokenizer, wanted: bool) -> None:
-    """Write the tokenised dataset of a run unless it is current; one of other records does not stay."""
+    """Write the tokenised dataset of a run unless it is current, or say that the one there may be of other records."""
     records, target = read_records(folder / RECORDS), folder / DATASET
     if records and builder.is_current(target, records, tokenizer):
         say(f"{target} is current")
@@ -82,8 +81,7 @@ def write_dataset(folder: Path, tokenizer: Tokenizer, wanted: bool) -> None:
         builder.write(target, records, tokenizer)
         say(f"wrote {target}")
     elif (target / builder.ABOUT).exists():
-        shutil.rmtree(target)
-        say(f"removed {target}, which an earlier run wrote of other records")
+        say(f"{target} is of an earlier run, perhaps of other records: delete it, or write it with config.dataset=True")
 
 
 def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:

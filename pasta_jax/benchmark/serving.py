@@ -89,11 +89,8 @@ def from_another(names: Iterable[str], turn: int) -> list[str]:
 
 
 def _require(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> None:
-    threads = settings.threads
-    if names_threads(settings) and (threads.preset, threads.path) != (model.preset, model.path):
-        raise PastaError(
-            "config.serve.threads: is of another model than config.model; set preset and path of both alike"
-        )
+    if not settings.threads.path and settings.threads.preset not in ("", model.preset):
+        raise PastaError("config.serve.threads.preset: is another model than config.model.preset; set both alike")
     if with_peers:
         peers.require(model, ("xllamacpp",))
     if jax.default_backend() != "cpu":

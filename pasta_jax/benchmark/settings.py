@@ -115,7 +115,8 @@ class InterpreterBenchmark:
 class ServeBenchmark:
     """Servers that stream answers to some clients at a time."""
 
-    server: ServeSettings = ServeSettings(log=False)  # but for its model, lanes, forks and port
+    # But for its model, lanes, forks and port, and in `load` the limits of the queue and of an answer's seconds.
+    server: ServeSettings = ServeSettings(log=False)
     threads: ModelSource = ModelSource()  # answers in threads; neither preset nor path: not measured
     lanes: Lanes = 8  # of each server
     clients: LaneCounts = (1, 2, 4, 8)  # at a time

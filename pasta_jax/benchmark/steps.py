@@ -100,7 +100,10 @@ def decode_runner(model: Model, rows: int, slots: int, prompt: int, steps: int) 
 
 def refuse_cut(model: Model, requests: Sequence[Request], slots: int, field: str) -> None:
     """Raise for a prompt that leaves no room for an answer, and say how many may be cut off before max_tokens."""
-    slots_for(model, requests, DecodeConfig(lanes=1, rows=1, slots=slots))
+    try:
+        slots_for(model, requests, DecodeConfig(lanes=1, rows=1, slots=slots))
+    except PastaError as error:
+        raise PastaError(f"{field}={slots}: {error}") from None
     if short := sum(len(request.prompt_ids) + request.max_tokens > slots for request in requests):
         say(
             f"{field}={slots}: {short} of {len(requests)} prompts leave less than max_tokens: answers are cut off there"

@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 class RaySettings:
     """A Ray cluster, and what each of its workers takes."""
 
-    address: str = ""  # of a cluster; empty: that in RAY_ADDRESS, else this machine
+    address: str = ""  # of a cluster, auto: one that runs here; empty: that in RAY_ADDRESS, else a new one here
     workers: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0  # at a time on this machine; 0: as many as its CPUs allow
     cpus: AboveZero = 1.0  # of a worker
     gpus: AtLeastZero = 0.0

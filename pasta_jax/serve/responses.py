@@ -87,7 +87,7 @@ class InputItem(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class ResponseBody:
-    """The fields of a request that its response shows."""
+    """The fields of a request that change its response."""
 
     input: str | list[InputItem]
     model: str | None = None

@@ -26,6 +26,7 @@ class Spans:
     """What sends them, in a thread of its own."""
 
     def __init__(self, url: str):
+        require_installed()  # on this machine too, as a replica's
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider

@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 from pasta_jax.errors import PastaError
 from pasta_jax.files.gguf import GGUF
 from pasta_jax.files.validated import MIB, Count, parse_json, read_bytes, typed
+from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.tokenizers import fallback
 from pasta_jax.tokenizers.vocabulary import MARKER, MOST_PIECES, NONE, Strips, Vocabulary, check_merges, ids_of
 
@@ -278,16 +279,26 @@ def _with_fallback(path: Path, file: File) -> Vocabulary:
     )
 
 
+class _Kind(Struct, frozen=True):
+    """Which kind of model a tokenizer.json has."""
+
+    type: str | None = None
+
+
 class _AddedOnly(Struct, frozen=True):
     """A tokenizer.json of any kind."""
 
+    model: _Kind = _Kind()
     added_tokens: Annotated[list[Added], Meta(max_length=MOST_PIECES)] = []
 
 
 def last_added(path: Path) -> int:
-    """The greatest id that a tokenizer.json adds to its model's; -1: none."""
+    """The greatest id that a tokenizer.json adds to its model's, but for our tags; -1: none, or we can't read it."""
     file = typed(parse_json(read_bytes(path, 64 * MIB, FIX), str(path), FIX), _AddedOnly, str(path), FIX)
-    return max((one.id for one in file.added_tokens), default=-1)
+    if file.model.type not in (None, "BPE"):
+        return -1
+    tags = {TagIds(0).piece(tag) for tag in range(NUM_TAGS)}
+    return max((one.id for one in file.added_tokens if one.content not in tags), default=-1)
 
 
 def _found(added: dict[str, tuple[int, bool]]) -> dict[str, int]:

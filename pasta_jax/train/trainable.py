@@ -18,7 +18,7 @@ from pasta_jax.train.loss import Scoring
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params
 from pasta_jax.weights import source
-from pasta_jax.weights.adapter import About, describe, merge, new_adapter, rounded, save_adapter
+from pasta_jax.weights.adapter import About, describe, merge, new_adapter, refuse_idle, rounded, save_adapter
 from pasta_jax.weights.card import Card, Training
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
@@ -63,6 +63,7 @@ def load(model_source: ModelSource, adapter: AdapterSettings, seed: int, mesh: M
     if not adapter.rank:
         # What is trained is float32; what stays frozen has the platform's dtype.
         return divide(source.load(model_source, dtype=jnp.float32, mesh=mesh), adapter, seed)
+    refuse_idle("config.adapter", adapter)
     if not model_source.adapter:
         return divide(source.load_base(model_source, mesh=mesh), adapter, seed)
     base, params, about = source.load_with_adapter(model_source, mesh=mesh)

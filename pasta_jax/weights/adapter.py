@@ -89,9 +89,11 @@ def new_adapter(params: Params, adapter: AdapterSettings, tags: TagIds, seed: in
 
 
 def refuse_idle(place: str, adapter: AdapterSettings) -> None:
-    """Raise an error for an adapter that training can't change, as all that its pairs add is multiplied by 0."""
+    """Raise an error for an adapter whose pairs training can't change, as what they add is multiplied by 0."""
     if not adapter.alpha:
-        raise PastaError(f"{place} alpha 0: nothing would be learnt; set alpha above 0, usually to twice the rank")
+        raise PastaError(
+            f"{place} alpha 0: its pairs would learn nothing; set alpha above 0, usually to twice the rank"
+        )
 
 
 def refuse_experts(place: str, targets: Targets) -> None:

@@ -12,6 +12,7 @@ from pasta_jax.device import platform
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import FillOptions
+from pasta_jax.models.kernels.cpu import library
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 from tests.helpers.requires import requires_dev, requires_smollm2
@@ -47,6 +48,10 @@ def test_fields_are_as_right_forked_as_in_requests_of_their_own(monkeypatch, tmp
     assert by_way["forked"]["times_forked"] == 1
     monkeypatch.setattr(fill, "_filled", lambda *_: pytest.fail("measured again"))
     assert fill.measure(settings, with_peers=False) == report
+    with monkeypatch.context() as other:
+        other.setattr(library, "version", lambda: "newer")
+        with pytest.raises(PastaError, match="library"):
+            fill.measure(settings, with_peers=False)
     monkeypatch.setattr(platform, "machine", lambda: "another")
     with pytest.raises(PastaError, match="machine"):
         fill.measure(settings, with_peers=False)

@@ -120,7 +120,7 @@ def test_servers_start_one_after_another(monkeypatch):
 
 def test_threads_of_another_model_than_the_one_that_is_named_are_refused():
     chosen = changed(small(), model={"preset": "qwen2_5_coder_1_5b"})
-    with pytest.raises(PastaError, match=r"config\.serve\.threads: is of another model"):
+    with pytest.raises(PastaError, match=r"config\.serve\.threads\.preset: is another model"):
         serving.measure(chosen.model, chosen.serve, with_peers=False)
 
 

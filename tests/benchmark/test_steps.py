@@ -254,7 +254,9 @@ def test_prompts_that_leave_too_little_of_the_slots_are_told(capsys):
 @pytest.mark.extended
 def test_steps_of_transformers_are_taken_in_a_process_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark.peers, "require", lambda *_: None)
-    monkeypatch.setattr(benchmark.peers.packages, "cache_dir", lambda: tmp_path)
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(tmp_path))  # for the process that exports, too
+    small(monkeypatch, tmp_path)
+    benchmark.peers.exported("tiny")  # which has no package for that process to read
     report = benchmark.train(small(monkeypatch, tmp_path), with_peers=True)
     assert report["ms_per_step"]["transformers"] > 0
     (tmp_path / "peers/tiny/config.json").write_text("{}")

@@ -11,6 +11,7 @@ from pasta_jax.decode import device_loop
 from pasta_jax.device import platform
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import Question, QuestionSet
+from pasta_jax.models.kernels.cpu import library
 from pasta_jax.runs.settings import changed
 from tests.decode.test_sampled_programs import Syllables, talkative
 
@@ -58,6 +59,10 @@ def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path
         ways.measure(BenchmarkSettings(ways=dataclasses.replace(config, clients=1)))
     with pytest.raises(PastaError, match="kernel"):
         ways.measure(BenchmarkSettings(ways=changed(config, model=dict(kernel=False))))
+    with monkeypatch.context() as other:
+        other.setattr(library, "cores", lambda: 64)
+        with pytest.raises(PastaError, match="cores"):
+            ways.measure(settings)
     monkeypatch.setattr(platform, "machine", lambda: "another")
     with pytest.raises(PastaError, match="machine"):
         ways.measure(settings)

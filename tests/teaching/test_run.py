@@ -236,7 +236,7 @@ def test_what_cannot_be_taught_is_refused_before_the_work(folder, tmp_path, monk
         ({"training.epochs": 1}, r"config\.training: set either steps or epochs, and the other to 0"),
         ({"training.lengths": (512, 256)}, r"lengths \(512, 256\): must be one or more ascending numbers"),
         ({"training.adapter.rank": 0}, r"config\.training\.adapter\.rank 0: what is taught is an adapter"),
-        ({"training.adapter.alpha": 0.0}, r"config\.training\.adapter alpha 0: nothing would be learnt"),
+        ({"training.adapter.alpha": 0.0}, r"config\.training\.adapter alpha 0: its pairs would learn nothing"),
     ):
         with pytest.raises(PastaError, match=message):
             plan.estimate(changed(configs.teach.tiny(), **changes), tmp_path)

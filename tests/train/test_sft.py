@@ -189,7 +189,7 @@ def test_a_workdir_that_cannot_be_used_is_refused_before_the_work(tmp_path, monk
         ({"tag_rows": "apart"}, r"config\.tag_rows=apart: .*; set --config\.adapter\.rank, or"),
         (
             {"adapter__rank": 2},
-            "adapter alpha 0: nothing would be learnt; set alpha above 0, usually to twice the rank",
+            "adapter alpha 0: its pairs would learn nothing; set alpha above 0, usually to twice the rank",
         ),
         ({"model__path": "mine"}, r"config\.fresh\.layers: starts from random weights, not from config\.model"),
     ],

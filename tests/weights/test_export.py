@@ -14,7 +14,7 @@ from pasta_jax.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights import export
 from pasta_jax.weights.generation_config import PLAIN, read_defaults
-from pasta_jax.weights.load import export_model
+from pasta_jax.weights.load import export_model, tokenizer_file
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Defaults
 from tests.helpers.loading import load_model
@@ -68,6 +68,18 @@ def test_a_unigram_model_is_one_for_transformers_too(tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
     for text in [TEXTS[0].replace("\n\n\n", "\n"), *TEXTS[1:3]]:  # of three line breaks, either two may be one piece
         assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_an_export_whose_tags_are_appended_is_read_back(tmp_path, kind):
+    """Its tokenizer.json has them as added pieces, beyond those of the tokenizer.model beside it."""
+    size = {"vocab_size": 360} if kind == "unigram" else {}
+    (tmp_path / "tokenizer.model").write_bytes(train_sentencepiece(unused=0, model_type=kind, **size))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.model")
+    assert tokenizer.tags.base == tokenizer.vocab_size
+    export.write(tmp_path / "export", tokenizer)
+    tokenizer.save(tmp_path / "export")
+    assert tokenizer_file(tmp_path / "export").name == "tokenizer.model"
 
 
 def test_a_text_begins_without_the_blank_that_its_model_puts_there(tmp_path):
