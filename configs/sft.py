@@ -30,7 +30,7 @@ gemma_7b      the paper's settings, on such records; needs --config.model.path=<
               gradients and moments take 16 bytes per parameter, 140 GB, divided over the devices of --config.mesh.model
               and, with --config.mesh.fsdp=True, of --config.mesh.data
 
-The last three have not been trained to completion yet.
+The last two have not been trained to completion yet.
 """
 
 from pasta_jax.runs.settings import changed

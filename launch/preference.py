@@ -33,7 +33,8 @@ def main(settings: PreferenceSettings) -> None:
     report = stop.finished(preference.run(settings, workdir, stop.watch, command))
     if processes.is_first():
         print(report.table())
-        console.print_next(WORKDIR.value, bool(settings.prompts.toy))
+        if not report.no_pairs:
+            console.print_next(WORKDIR.value, bool(settings.prompts.toy))
         print(json.dumps(report.fields()))
     if report.no_pairs:
         raise PastaError(report.no_pairs)

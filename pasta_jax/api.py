@@ -306,6 +306,8 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
             require_unicode(prompt, "the text")
             return model.tokenizer.prompt_ids(prompt), prompt
         messages = [("user", prompt)]
+    elif isinstance(prompt, bytes | bytearray):
+        raise PastaError("is bytes; decode it into a text")
     elif hasattr(prompt, "__len__") and all(isinstance(item, Integral) for item in prompt):
         _refuse_system(system)
         ids = [int(item) for item in prompt]

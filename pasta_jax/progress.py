@@ -193,9 +193,14 @@ def _frame() -> Table:
     return grid
 
 
+def stdout_is_terminal() -> bool:
+    """Whether stdout is one; there may be none, or an object in its place."""
+    return bool(getattr(sys.stdout, "isatty", bool)())
+
+
 def _live_on(console: Console) -> Live:
     """The display; while it is there, what is printed appears above it. A stdout that is no terminal is left alone."""
-    redirected = {"redirect_stdout": sys.stdout.isatty(), "redirect_stderr": True}
+    redirected = {"redirect_stdout": stdout_is_terminal(), "redirect_stderr": True}
     return Live(get_renderable=_frame, console=console, transient=True, auto_refresh=False, **redirected)
 
 

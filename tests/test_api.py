@@ -239,6 +239,7 @@ def test_the_package_exports_the_api():
         ([3, "x"], {}, "prompt 0: message 1: expected"),
         ([{"role": "user"}], {}, 'prompt 0: message 1: expected .role, text. or {"role": ..., "content": ...}'),
         ("x" * 600, {}, "prompt 0: 607 tokens, but the context of 512 must"),
+        (b"why?", {}, "prompt 0: is bytes; decode it"),
         ([10**6], {}, "prompt 0: token id 1000000 is not below 384"),
         ("\ud83d", {}, "prompt 0: the user message: not valid Unicode"),
         ("\ud83d", {"chat": False}, "prompt 0: the text: not valid Unicode"),

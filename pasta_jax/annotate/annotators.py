@@ -16,7 +16,7 @@ from pasta_jax.lang import words
 from pasta_jax.lang.program import Program
 from pasta_jax.progress import Progress
 from pasta_jax.tokenizers.tokenizer import Tokenizer, tokenizer_fingerprint
-from pasta_jax.toy.task import Problem, problems
+from pasta_jax.toy.task import HELD_OUT, Problem, problems
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
@@ -40,6 +40,8 @@ def by_form(pairs: Sequence[Pair]) -> Annotator:
 
 def toy_problems(source: ToyProblems) -> list[Problem]:
     """The problems; if several have the same instruction, the first of them."""
+    if source.seed == HELD_OUT:
+        raise PastaError(f"config.toy.seed {HELD_OUT}: its problems are held out; use another seed")
     drawn = problems(source.seed, 0, source.count, source.level)
     return list({problem.instruction: problem for problem in drawn[::-1]}.values())[::-1]
 
@@ -51,7 +53,7 @@ def by_toy_task(pairs: Sequence[Pair], source: ToyProblems) -> Annotator:
     return Annotator({"annotator": "toy", **dataclasses.asdict(source)}, annotate)
 
 
-def by_own_answers(pairs: Sequence[Pair], answers: Path, tokenizer: Tokenizer) -> Annotator:
+def by_own_answers(pairs: Sequence[Pair], answers: str, tokenizer: Tokenizer) -> Annotator:
     """A model's own answers, with promises as long as their chunks."""
     rows = own.read_answers(answers)
     about = {"annotator": "own", "code": fingerprints.of_code(own)}

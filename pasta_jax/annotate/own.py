@@ -8,14 +8,15 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pasta_jax.annotate.run import Annotation
 from pasta_jax.annotate.verify import NOT_ENCODABLE
 from pasta_jax.data.pairs import Pair, id_of
+from pasta_jax.data.sources import separated
 from pasta_jax.errors import PastaError
 from pasta_jax.files.jsonl import read_records
+from pasta_jax.files.remote import path_of
 from pasta_jax.lang.program import Chunk, LangError, Program, Text, block_length
 from pasta_jax.lang.tags import tens_for
 from pasta_jax.tokenizers.tokenizer import Tokenizer
@@ -24,10 +25,11 @@ _MARKER = re.compile(r"\s*(?:(\d{1,3})[.)]|([-*+•]))(?!\S)")  # of an item in 
 _FIX = "name a file that launch.decode wrote for --prompts_file"
 
 
-def read_answers(path: Path) -> dict[str, Mapping[str, object]]:
-    """The answers in a file that launch.decode wrote, by the id of their pair."""
+def read_answers(source: str) -> dict[str, Mapping[str, object]]:
+    """The answers in files that launch.decode wrote, which commas separate, by the id of their pair."""
     answers = {}
-    for place, row in read_records(path, Any, _FIX):
+    rows = (row for name in separated(source) for row in read_records(path_of(name), Any, _FIX))
+    for place, row in rows:
         texts = [row.get(name) for name in ("prompt", "text", "program")] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise PastaError(f"{place}: not an answer with prompt, text and program; {_FIX}")

@@ -108,7 +108,7 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
         unreadable = [row for row in rows if isinstance(row, Unreadable)]
         skipped = Skipped(unreadable, [_left_out(*each) for each in left_out], Counter())
     if settings.annotator == "own":
-        pairs = own.corrected(pairs, own.read_answers(path_of(settings.source)))
+        pairs = own.corrected(pairs, own.read_answers(settings.source))
     part = first_by_id(pairs, settings.max_pairs)
     ids = {pair.id for pair in part}
     skipped.left_out.extend(_left_out(pair, "beyond max_pairs") for pair in pairs if pair.id not in ids)
@@ -162,7 +162,7 @@ def annotator_for(settings: AnnotateSettings, pairs: Sequence[Pair], tokenizer: 
         case EndpointSettings():
             return annotators.by_language_model(pairs, tokenizer, settings, folder / ANSWERS)
         case FormSettings(annotator="own"):
-            return annotators.by_own_answers(pairs, path_of(settings.source), tokenizer)
+            return annotators.by_own_answers(pairs, settings.source, tokenizer)
         case ToySettings():
             return annotators.by_toy_task(pairs, settings.toy)
         case _:

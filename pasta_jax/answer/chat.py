@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import queue
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,12 +11,13 @@ from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, Item, open_engine
 from pasta_jax.decode.generate import require_rows, slots_for
 from pasta_jax.decode.request import Event, Request, Result, template
+from pasta_jax.decode.settings import refuse_idle_drafter
 from pasta_jax.decode.topics import limits_topics
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_file
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
-from pasta_jax.progress import doing, quiet, say
+from pasta_jax.progress import doing, quiet, say, stdout_is_terminal
 from pasta_jax.view import trace_file
 from pasta_jax.view.live import following
 from pasta_jax.weights.model import Model
@@ -62,6 +62,7 @@ def run(settings: DecodeSettings, lines: Callable[[str], str]) -> None:
     """
     if not settings.chat:
         raise PastaError("config.chat: False; a chat needs a model with a chat template: choose another config")
+    refuse_idle_drafter(settings.model.drafter, settings.decoding)
     model = load(settings.model, only_decoding=True, mesh=decoding_mesh(settings.mesh))
     slots = settings.decoding.slots or min(SLOTS, model.config.context)
     settings = dataclasses.replace(settings, decoding=dataclasses.replace(settings.decoding, lanes=1, slots=slots))
@@ -183,7 +184,7 @@ def _ended(result: Result) -> str:
 
 
 def _show(items: Iterator[Item], tags: TagIds) -> None:
-    if sys.stdout.isatty():
+    if stdout_is_terminal():
         show_threads(items, tags, following())
     else:
         show_text(items, tags)

@@ -117,7 +117,7 @@ def show(
         faster += f", {in_theory:.2f} in theory"
     console.print(faster + ", without a chunk" * (not records[ASYNCHRONOUS].chunks), style="bold")
     for flag, path in job.outputs.by_flag().items():
-        console.print(f"{'page' if flag == 'html' else flag}: {path}", soft_wrap=True)
+        console.print(f"{'page' if flag == 'html' else flag}: {path}", soft_wrap=True, markup=False)
 
 
 def figures_of(record: AnswerRecord) -> dict[str, str]:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import operator
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import check_file, refuse_inputs, write_whole
 from pasta_jax.files.jsonl import as_line
 from pasta_jax.files.validated import AtLeastZero, Count, read_json
-from pasta_jax.progress import quiet, say, show
+from pasta_jax.progress import quiet, say, show, stdout_is_terminal
 from pasta_jax.runs import records
 from pasta_jax.view.live import LiveView, following
 from pasta_jax.weights.model import Model
@@ -92,7 +91,7 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
 @contextlib.contextmanager
 def shown(model: Model, texts: int) -> Iterator[Seen | None]:
     """What shows the fields of a single text on a terminal, as threads that grow; else None."""
-    if texts > 1 or not sys.stdout.isatty():
+    if texts > 1 or not stdout_is_terminal():
         yield None
         return
     with contextlib.ExitStack() as stack, LiveView(model.tokenizer.tags, following()) as view:

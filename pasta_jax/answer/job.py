@@ -1,7 +1,6 @@
 """What one decoding run reads and writes, checked before a model is loaded. Imports no JAX."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +8,7 @@ from pasta_jax.answer.prompts import Prompt, read_baseline, read_program, read_p
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_file, refuse_inputs
 from pasta_jax.lang.program import Program
+from pasta_jax.progress import stdout_is_terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_job(
             raise PastaError("--program: answers one prompt only; pass --prompt")
         if sequential:
             raise PastaError("--sequential: a replay follows its program; drop --sequential or --program")
-    if slow and (live == "no" or as_json or len(prompts) > 1 or not (live == "yes" or sys.stdout.isatty())):
+    if slow and (live == "no" or as_json or len(prompts) > 1 or not (live == "yes" or stdout_is_terminal())):
         raise PastaError("--slow: shows one answer on a terminal; drop it, or pass --prompt and --live=yes")
     given = {"--prompts_file": len(prompts) > 1, "--program": program_file, "--baseline": baseline_file}
     given |= {"--sequential": sequential, "--slow": slow}

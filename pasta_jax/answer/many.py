@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import operator
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.decode.generate import slots_for, stream
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.files.atomic import write_whole
-from pasta_jax.progress import say, show
+from pasta_jax.progress import say, show, stdout_is_terminal
 from pasta_jax.runs import processes, records
 from pasta_jax.runs.records import Records, kept_beside, part_of
 from pasta_jax.view.index import index
@@ -94,4 +93,4 @@ def _shown(job: Job, record: AnswerRecord) -> str:
     if job.as_json:
         return record.json()
     text = f"=== {record.index + 1}: {' '.join(record.prompt.split())}\n{record.text}\n"
-    return printable(text) if sys.stdout.isatty() else text
+    return printable(text) if stdout_is_terminal() else text

@@ -1,7 +1,6 @@
 """Answer one prompt: print the answer while it is decoded, or at reading speed, then what it took."""
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from pasta_jax.answer.show import show_text, show_threads
 from pasta_jax.decode.request import Event, Result
 from pasta_jax.device import compilation_cache
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.progress import doing, quiet, say
+from pasta_jax.progress import doing, quiet, say, stdout_is_terminal
 from pasta_jax.view.live import following
 from pasta_jax.view.terminal import figures
 
@@ -43,7 +42,7 @@ def answer_one(
 def shows_threads(job: Job, sequential: bool) -> bool:
     """Whether the threads are shown side by side, in place of the text as it becomes certain."""
     if job.live == "auto":
-        return sys.stdout.isatty() and not job.as_json and (job.slow or not sequential)
+        return stdout_is_terminal() and not job.as_json and (job.slow or not sequential)
     return job.live == "yes"
 
 

@@ -104,8 +104,8 @@ def _prompt(place: str, record: object) -> Prompt:
     if len(fields) != 1:
         state = "both prompt and instruction" if fields else "neither prompt nor instruction"
         raise PastaError(f"{place}: has {state}; write one of the two")
-    if record.get("input"):
-        raise PastaError(f"{place}: input: would be ignored; join it with the instruction into one prompt")
+    if beside := [name for name in ("input", "system") if record.get(name)]:
+        raise PastaError(f"{place}: {beside[0]}: would be ignored; join it with the {fields[0]} into one prompt")
     prompt = record[fields[0]]
     if not isinstance(prompt, str) or not prompt.strip():
         raise PastaError(f"{place}: {fields[0]}: must be text that is not blank")

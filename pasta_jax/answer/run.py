@@ -15,6 +15,7 @@ from pasta_jax.answer.settings import DecodeSettings
 from pasta_jax.decode.generate import stream
 from pasta_jax.decode.replay import replay_stream
 from pasta_jax.decode.request import Request, template
+from pasta_jax.decode.settings import refuse_idle_drafter
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
@@ -29,6 +30,7 @@ def run(settings: DecodeSettings, job: Job) -> list[AnswerRecord]:
     """Answer all prompts of a job; one answer is printed while it is decoded."""
     if settings.system and not settings.chat:
         raise PastaError("config.system: without a chat template there is no system message; drop it, or config.chat")
+    refuse_idle_drafter(settings.model.drafter, settings.decoding)
     compilation_cache.seconds()  # counts from here
     mesh = decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)

@@ -1,6 +1,5 @@
 """An answer on the terminal while it is decoded: its text as it becomes certain, or its threads side by side."""
 
-import sys
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
@@ -9,7 +8,7 @@ from pasta_jax.decode.engine import Item
 from pasta_jax.decode.request import Event, Result
 from pasta_jax.decode.transcript import Transcript
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.progress import quiet
+from pasta_jax.progress import quiet, stdout_is_terminal
 from pasta_jax.view.live import LiveView
 from pasta_jax.view.terminal import answer_view
 from pasta_jax.view.text import printable
@@ -17,7 +16,7 @@ from pasta_jax.view.text import printable
 
 def show_text(items: Iterable[Item], tags: TagIds) -> None:
     """Print the text; on a terminal, control characters are made visible."""
-    safe: Callable[[str], str] = printable if sys.stdout.isatty() else str
+    safe: Callable[[str], str] = printable if stdout_is_terminal() else str
     transcript = Transcript(tags)
     for item in items:
         if isinstance(item, Event):

@@ -22,9 +22,9 @@ def explain(command: Callable[[], None]) -> None:
         try:
             command()
         except SystemExit:
-            sys.stdout.flush()  # here, since at the interpreter's exit a full disk could not be explained
+            _flush()  # here, since at the interpreter's exit a full disk could not be explained
             raise
-        sys.stdout.flush()
+        _flush()
     except PastaError as error:
         _exit(f"error: {error}", error.exit_code)
     except KeyboardInterrupt:
@@ -41,6 +41,11 @@ def explain(command: Callable[[], None]) -> None:
         problem = "out of memory" if is_memory else "unexpected"
         text = one_line(f"{problem}: {type(error).__name__}: {' '.join(str(error).split())}")
         _exit(f"error: {text}; {_written(traceback.format_exc())}", DEFECT)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # as with `>&-`
+        sys.stdout.flush()
 
 
 def _written(text: str) -> str:
@@ -64,7 +69,7 @@ def _exit(line: str, code: int) -> None:
 def _drop_stdout() -> None:
     """Write what is buffered if that is possible, and nothing more: the interpreter would try again at its exit."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
+        _flush()
         return
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

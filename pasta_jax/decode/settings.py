@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Lanes, Positive, SlotsOrNone, Threads, Widths
 from pasta_jax.weights.rules import Given
 
@@ -45,6 +46,12 @@ class AnswerSettings(Given):
     """How every system answers; None: the first one's own rule."""
 
     max_tokens: Positive = 512  # of the answer, tags included
+
+
+def refuse_idle_drafter(drafter: str, decoding: DecodeConfig) -> None:
+    """Raise for a drafter that decoding would not use."""
+    if drafter and decoding.draft != "drafter":
+        raise PastaError(f"config.model.drafter={drafter}: is not used; set --config.decoding.draft=drafter too")
 
 
 @dataclasses.dataclass(frozen=True)

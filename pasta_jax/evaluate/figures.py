@@ -15,7 +15,7 @@ from pasta_jax.judges.checked import spelling
 from pasta_jax.judges.offline import repetition
 from pasta_jax.judges.rules import Rule, share
 from pasta_jax.lang.program import MAX_TOPIC_WORDS, Program, Sync
-from pasta_jax.lang.words import words
+from pasta_jax.lang.words import plain_words, words
 from pasta_jax.models.tag_rows import WORDS
 
 # Text that looks like a tag, and a word of a tag's initial row where a tag belongs: by itself at the end of a thread's
@@ -54,6 +54,7 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
     forked = [answer for answer in answers if answer.chunks]
     lists = [answer for answer in answers if asks_for_list(answer.prompt)]
     chunks = [chunk for answer in forked for chunk in answer.chunks]
+    has_topics = any(chunk.topic for chunk in chunks)  # some systems' chunks have none
     promises = [chunk for chunk in chunks if chunk.closed == "own" and chunk.promised]
     own = [(float(chunk.promised), float(chunk.length)) for chunk in promises]
     promised, length = map(list, zip(*own, strict=True)) if own else ([], [])
@@ -67,8 +68,10 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
         malformed=_share(answers, lambda answer: answer.malformed) or 0.0,
         malformed_unmasked=_share(measured, lambda answer: answer.malformed_unmasked),
         chunks=len(chunks) / max(len(forked), 1),
-        distinct_topics=_share(forked, has_distinct_topics),
-        short_topics=_share(chunks, lambda chunk: 1 <= len(words(chunk.topic)) <= MAX_TOPIC_WORDS),
+        distinct_topics=_share(forked if has_topics else [], has_distinct_topics),
+        short_topics=_share(
+            chunks if has_topics else [], lambda chunk: 1 <= len(words(chunk.topic)) <= MAX_TOPIC_WORDS
+        ),
         leaks=_share(answers, leaks_a_tag) or 0.0,
         promised=_mean(promised),
         length=_mean(length),
@@ -76,7 +79,8 @@ def figures(answers: Sequence[SystemAnswer], rules: Mapping[str, Sequence[Rule]]
         length_correlation=_correlation(promised, length),
         stopped=_share(answers, lambda answer: answer.finished) or 0.0,
         tokens=_mean([answer.text_tokens for answer in answers]) or 0.0,
-        repetition=_mean([-repetition(answer.prompt, answer.text) for answer in answers if answer.text.strip()]) or 0.0,
+        repetition=_mean([-repetition(answer.prompt, answer.text) for answer in answers if plain_words(answer.text)])
+        or 0.0,
         rules=_share(ruled, lambda answer: share(rules[answer.prompt], answer.text) == 1.0),
     )
 

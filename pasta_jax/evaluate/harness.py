@@ -8,6 +8,7 @@ interpreter: in threads by a model that was trained on the tags, unless `sequent
 as a user's question.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ except ImportError as missing:
     raise (SystemExit if __name__ == "__main__" else PastaError)(problem) from None
 
 MAX_TOKENS = 256  # of generated text, unless a task says more or less
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # as tasks say it
 
 
 @register_model("pasta_jax")
@@ -46,9 +48,12 @@ class PastaLM(TemplateLM):
         rows: int = 8,
         lanes: int = 4,
         model: Model | None = None,
-        **_: Any,  # batch_size and device, which the harness always passes
+        **others: Any,
     ):
         super().__init__()
+        if unknown := others.keys() - {"batch_size", "max_batch_size", "device"}:  # which the harness always passes
+            known = "source, adapter, chat, sequential, rows, lanes"
+            raise PastaError(f"model_args: {', '.join(sorted(unknown))}: unknown; choose from {known}")
         self.model = model or load_model(source, adapter=adapter, only_decoding=False)
         self.chat = chat
         self.sequential = self.model.positions is None if sequential is None else sequential
@@ -91,19 +96,20 @@ class PastaLM(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
         """Answers, cut off before the first of a task's stop texts."""
-        results = generate(self.model, [self._request(*request.args) for request in requests], self.config)
+        # Each draws for itself: the repeats of a task are the same request.
+        asked = [self._request(*request.args).with_seed(number) for number, request in enumerate(requests)]
+        results = generate(self.model, asked, self.config)
         return [_until(result.text, request.args[1]) for result, request in zip(results, requests, strict=True)]
 
     def _request(self, context: str, options: dict[str, Any]) -> Request:
-        tokenizer, most = self.model.tokenizer, int(options.get("max_gen_toks", MAX_TOKENS))
+        tokenizer = self.model.tokenizer
+        most = int(next((options[name] for name in LENGTHS if name in options), MAX_TOKENS))
         ids = tokenizer.chat([("user", context)]) if self.chat else tokenizer.prompt_ids(context)
-        sampled = options.get("do_sample", False)
-        rules = {
-            "temperature": float(options.get("temperature", 1.0)) if sampled else 0.0,
-            "top_p": float(options.get("top_p", 1.0)),
-            "seed": int(options.get("seed", 0)),
-        }
-        rules = typed(rules, Rules, "generation_kwargs", "correct it in the task")
+        given = {name: options[name] for name in vars(Rules()) if options.get(name) is not None}
+        if not options.get("do_sample", given.get("temperature")):
+            given["temperature"] = 0.0
+        own = dataclasses.asdict(self.model.defaults) | {"temperature": 1.0, "top_p": 1.0}
+        rules = typed(own | given, Rules, "generation_kwargs", "correct it in the task")
         ids = ids[-max(self.model.config.context - most, 1) :]
         return Request(tuple(ids), most, self.sequential, rules)
 

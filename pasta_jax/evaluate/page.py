@@ -15,6 +15,7 @@ from pasta_jax.evaluate.summary import Estimate
 from pasta_jax.evaluate.systems import SHOWN
 from pasta_jax.files import atomic
 from pasta_jax.judges.offline import repetition
+from pasta_jax.lang.words import plain_words
 from pasta_jax.view.lanes import lanes
 from pasta_jax.view.pareto import Point, pareto
 from pasta_jax.view.plots import Dots, Histogram, histograms, scatter
@@ -298,7 +299,7 @@ def worst(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """(prompt, answer, why) of the first system's answers: the most repetitive, then those that were cut off."""
 
     def badness(answer: SystemAnswer) -> tuple[float, bool]:
-        return -repetition(answer.prompt, answer.text), not answer.finished
+        return -repetition(answer.prompt, answer.text) if plain_words(answer.text) else 0.0, not answer.finished
 
     ranked = sorted(next(iter(evaluation.answers.values())), key=badness, reverse=True)[:WORST]
     reasons = [f"{100 * badness(answer)[0]:.0f}% repeated" + ", cut off" * (not answer.finished) for answer in ranked]

@@ -42,7 +42,7 @@ from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.rules import rules_of
 from pasta_jax.models.sharding import decoding_mesh
-from pasta_jax.progress import doing, track
+from pasta_jax.progress import doing, say, track
 from pasta_jax.runs import processes
 from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
 from pasta_jax.weights.model import Model
@@ -66,6 +66,9 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
     fitted = None
     if annotations and settings.prompts.alpaca_eval:
         fitted = length_controlled(annotations, alpaca_eval_instructions())
+    needing = [name for name in ("judges", "timed", "likelihood") if getattr(settings, name)]
+    if needing and "baseline" not in settings.systems:
+        say(f"config.{', config.'.join(needing)}: nothing of these, as config.systems has no baseline to compare with")
     sets = question_sets(settings.prompts, limit)
     with claim(workdir) if processes.is_first() else nullcontext():
         with doing("loading the models"):
@@ -228,6 +231,16 @@ def reports(
     return sets
 
 
+def has_verdicts(path: Path) -> bool:
+    """Whether a person has filled in a file of pairs, or changed it."""
+    try:
+        return any(json.loads(line)["verdict"] for line in path.read_text("utf-8").splitlines())
+    except FileNotFoundError:
+        return False
+    except (ValueError, LookupError, TypeError):
+        return True
+
+
 def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
     """Write the report, and the answers as other tools read them."""
     atomic.write_json(workdir / "report.json", dataclasses.asdict(evaluation.report))
@@ -246,7 +259,7 @@ def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
             lines = interop.mt_bench_answers(list(zip(*turns, strict=True)), ids, interop.generator(system))
             atomic.write_lines(workdir / f"mt_bench-{system}.jsonl", map(json.dumps, lines))
     first, *others = evaluation.answers
-    if pairs and others and not (workdir / PAIRS).exists():  # a person's verdicts may be in it
+    if pairs and others and not has_verdicts(workdir / PAIRS):
         other, name = "baseline" if "baseline" in others else others[0], next(iter(questions))
         both = zip(evaluation.of(name, first)[:pairs], evaluation.of(name, other)[:pairs], strict=True)
         write_blind(workdir / PAIRS, [{first: own, other: plain} for own, plain in both])

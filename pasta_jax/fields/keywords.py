@@ -101,10 +101,9 @@ def described(kind: str, schema: dict[str, Any]) -> str:
 def _kind(schema: dict[str, Any], resolved: Callable[[Any], dict[str, Any]]) -> str:
     """The type of a value; of a list, that of its items where it says more than a name."""
     if "enum" in schema:
-        choices = choices_of(schema)[:20]
-        return "one of " + ", ".join(
-            one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in choices
-        )
+        choices = choices_of(schema)
+        named = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in choices[:20]]
+        return "one of " + ", ".join([*named, "…"] if len(choices) > 20 else named)
     if options := schema.get("anyOf") or schema.get("oneOf"):
         kinds = [_kind(resolved(one), resolved) for one in options]
         return (", or " if any("," in kind for kind in kinds) else " or ").join(kinds)

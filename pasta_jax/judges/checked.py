@@ -68,7 +68,7 @@ class CheckedJudge:
     def terms(self, question: str, entry: Entry) -> dict[str, float]:
         """The terms of an answer that is not empty; those that count nothing are not computed."""
         weights, rules = self.checks.weights, self.rules.get(question)
-        spelled = [spelling(topic) for topic in entry.topics]
+        spelled = [one for topic in entry.topics if (one := spelling(topic))]  # chunks may have none
         terms = {
             "finished": float(entry.finished),
             "topics": len(set(spelled)) / len(spelled) if spelled else 1.0,

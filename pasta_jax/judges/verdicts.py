@@ -65,8 +65,8 @@ class JudgedAnswers:
 def read(folder: Path, judges: Sequence[str]) -> list[Answered]:
     """The verdicts of some judges on all models under RESULTS/MODEL/JUDGE/annotations.json."""
     paths = sorted((judge, path) for judge in judges for path in folder.glob(f"*/{judge}/{FILE}"))
-    if not paths:
-        raise PastaError(f"{folder}: no */{judges[0]}/{FILE}; {FIX}, as --config.verdicts=FOLDER/results")
+    if missing := [judge for judge in judges if judge not in dict(paths)]:
+        raise PastaError(f"{folder}: no */{missing[0]}/{FILE}; {FIX}, as --config.verdicts=FOLDER/results")
     found = []
     for judge, path in track(paths, "reading verdicts", len(paths)):
         for one in read_json(path, list[Annotation], most=64 * MIB, fix=FIX):

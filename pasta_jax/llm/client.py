@@ -201,9 +201,12 @@ class Client:
         attempt = 0
         while True:
             self._wait_for_turn()
+            limit = self._limit_name
             try:
                 return self._request(messages)
             except Unavailable as error:
+                if self._limit_name != limit:  # the endpoint knows the other name: no failed attempt
+                    continue
                 if attempt == self._endpoint.retries:
                     raise Unavailable(error.reason, f"{error.detail}, {attempt + 1} times") from None
                 self._reached |= not error.refused

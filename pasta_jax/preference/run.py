@@ -23,7 +23,7 @@ from pasta_jax.progress import say
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import git_revision
 from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
-from pasta_jax.train.trainable import merged, place, write
+from pasta_jax.train.trainable import MODEL, merged, place, write
 from pasta_jax.weights import card
 from pasta_jax.weights.card import Training
 from pasta_jax.weights.model import Model
@@ -80,6 +80,8 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
         if model.round or not no_pairs:
             figures = figures_of(rows[-1]) if rows else {}
             write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures)
+        elif (workdir / MODEL).exists():
+            say(f"{workdir / MODEL} is of an earlier run with other settings")
         judge = stage.judge if isinstance(stage.judge, LLMJudge) else None
         if judge and judge.failures:
             say(f"comparisons without a verdict, by reason: {dict(judge.failures)}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data import repetition
+from pasta_jax.data.batches import Layout
 from pasta_jax.data.pairs import VALIDATION_PERCENT, Pair, split_of
 from pasta_jax.data.records import read_records
 from pasta_jax.data.sources import Filter, read, refuse_for_training, select
@@ -91,6 +92,7 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
         raise PastaError("config.decoding.draft=drafter: a model in training has none; set it to lookup or off")
     mesh = training_mesh(settings.mesh)
     refuse_uneven_parts(settings.train, settings.train.rows, sharing_rows(mesh))  # not after hours of sampling
+    Layout(settings.train.lengths, settings.train.rows, packed=False, too_long="drop")
     if (settings.judge.kind == "toy") != bool(settings.prompts.toy):
         raise PastaError("config.judge.kind: toy judges the toy task's prompts, and no others")
     if settings.prompts.toy:

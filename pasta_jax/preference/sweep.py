@@ -200,6 +200,8 @@ def points(settings: SweepSettings) -> list[dict[str, Value]]:
     fields, choices = settings.fields, settings.choices
     if len(fields) != len(choices) or not fields:
         raise PastaError(f"config.choices: {len(choices)} lists for {len(fields)} fields; set one list for each field")
+    if not all(choices):
+        raise PastaError("config.choices: one of its lists is empty; give each field a value or more")
     if not settings.base.evaluate.count:
         raise PastaError("config.base.evaluate.count is 0: a sweep compares models; set how many prompts are held out")
     match settings.mode:
@@ -246,7 +248,8 @@ def rows_of(runs: Sequence[Run]) -> list[SweepRow]:
             groups.setdefault((row.kind, row.round, swept, row.temperature), []).append(row)
     for kind, temperature in dict.fromkeys((key[0], key[3]) for key in groups if key[0] != "round"):
         same = [key for key in groups if (key[0], key[3]) == (kind, temperature)]
-        if all(groups[key] == groups[same[0]] for key in same):
+        most = groups[max(same, key=lambda key: len(groups[key]))]  # where a run failed, there are fewer
+        if all(row in most for key in same for row in groups[key]):
             groups[kind, 0, (), temperature] = [row for key in same for row in groups.pop(key)]
     several_rounds = any(number > 1 for _, number, _, _ in groups)
     rows = []

@@ -104,7 +104,10 @@ def opened(
         stack.enter_context(naming_a_full_disk(path))
         if not is_remote(path):
             stack.enter_context(locked(path.with_name(path.name + ".lock"), path, wait=False))
-        refuse_other(path, _first_line(path), header, fix)  # before a last line is cut off
+        if not _has_header_alone(path, header):  # of a run that was refused, perhaps for what has been corrected now
+            refuse_other(path, _first_line(path), header, fix)  # before a last line is cut off
+        else:
+            path.unlink()
         lines = stack.enter_context(JsonLines(path))
         if not lines.lines:
             lines.append(header)
@@ -120,6 +123,15 @@ def _first_line(path: Path) -> bytes:
     with contextlib.suppress(OSError), path.open("rb") as file:  # JsonLines names what is wrong with it
         return file.readline(MOST_OF_HEADER)
     return b""
+
+
+def _has_header_alone(path: Path, header: Mapping[str, Any]) -> bool:
+    """Whether a local file has only the first line of such records."""
+    line = b"" if is_remote(path) else _first_line(path)
+    try:
+        return line.endswith(b"\n") and path.stat().st_size == len(line) and json.loads(line).keys() == {*header}
+    except (ValueError, RecursionError, AttributeError):
+        return False
 
 
 def refuse_other(path: Path, line: bytes, header: Mapping[str, Any], fix: str) -> None:

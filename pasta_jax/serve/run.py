@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from pasta_jax.decode.engine import open_engine
 from pasta_jax.decode.generate import require_rows
 from pasta_jax.decode.request import Request, template
+from pasta_jax.decode.settings import refuse_idle_drafter
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.sharding import decoding_mesh
@@ -64,6 +65,7 @@ def opened(settings: ServeSettings) -> tuple[Service, Callable[[], None] | None]
             f"config.adapters: beside config.model.adapter={merged!r}, which is merged into the weights; "
             f"set config.model.adapter to '', and add 'own={merged}' to config.adapters to serve it too"
         )
+    refuse_idle_drafter(settings.model.drafter, settings.decoding)
     mesh = decoding_mesh(settings.mesh)
     require_loadable(settings.adapters, mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)

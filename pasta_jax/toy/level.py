@@ -23,11 +23,14 @@ def refuse_other_level(level: str, key: str, **models: ModelSource) -> None:
 
 
 def level_of(model: Path) -> str:
-    """The level in config.json beside the folder model/ of a run of launch.sft; empty if it is not there."""
-    try:
-        run: Any = json.loads((model.resolve().parent / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return ""
-    data = run.get("data") if isinstance(run, dict) else None
-    level = data.get("toy") if isinstance(data, dict) else None
-    return level if isinstance(level, str) else ""
+    """The level in config.json of a run of launch.sft, which is named itself or by its folder model/; else empty."""
+    for folder in (model.resolve().parent, model):
+        try:
+            run: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        data = run.get("data") if isinstance(run, dict) else None
+        level = data.get("toy") if isinstance(data, dict) else None
+        if isinstance(level, str) and level:
+            return level
+    return ""

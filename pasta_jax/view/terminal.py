@@ -99,7 +99,7 @@ def figures(rows: Mapping[str, str]) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows.items():
-        grid.add_row(name, printable(value))
+        grid.add_row(name, Text(printable(value)))  # a path may have brackets, which are markup
     return grid
 
 

@@ -23,9 +23,9 @@ ANSWER = {"prompt": "Why?", "text": f"Well:{CHUNK} Done.", "program": PROGRAM, "
 def verdicts(folder, *rows: dict) -> list[Record | Refusal]:
     path = folder / "answers.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pairs = own.corrected([pair for pair in read(str(path)) if isinstance(pair, Pair)], own.read_answers(path))
+    pairs = own.corrected([pair for pair in read(str(path)) if isinstance(pair, Pair)], own.read_answers(str(path)))
     assert len(pairs) == len(rows)
-    annotator = annotators.by_own_answers(pairs, path, Chatty())
+    annotator = annotators.by_own_answers(pairs, str(path), Chatty())
     answers = annotator.annotate(list(range(len(pairs))), Progress("", len(pairs)))
     return [verify(pairs[n], answer, Chatty(), 999, "own", "train") for n, answer in answers]
 
@@ -44,7 +44,7 @@ def test_a_list_of_answers_is_read_as_lines_are(tmp_path):
     """launch.decode writes one where the name of its output ends in .json."""
     (tmp_path / "answers.jsonl").write_text(json.dumps(ANSWER) + "\n")
     (tmp_path / "answers.json").write_text(json.dumps([ANSWER], indent=1))
-    lines, of_list = (own.read_answers(tmp_path / name) for name in ("answers.jsonl", "answers.json"))
+    lines, of_list = (own.read_answers(str(tmp_path / name)) for name in ("answers.jsonl", "answers.json"))
     assert of_list == lines
     assert {pair.id for pair in read(str(tmp_path / "answers.json"))} == set(of_list)
 
@@ -100,7 +100,7 @@ def test_answers_counted_by_another_tokenizer_are_another_run(tmp_path):
     path.write_text(json.dumps(ANSWER) + "\n")
 
     def collect(tokenizer: ByteTokenizer) -> None:
-        annotator = annotators.by_own_answers([pair], path, tokenizer)
+        annotator = annotators.by_own_answers([pair], str(path), tokenizer)
         collect_answers(tmp_path, annotator.about, [pair], annotator.annotate)
 
     other = ByteTokenizer()
@@ -128,4 +128,4 @@ def test_other_files_are_refused_by_line(tmp_path):
     path = tmp_path / "other.jsonl"
     path.write_text(json.dumps(ANSWER) + "\n" + json.dumps({"prompt": "Why?", "text": "So."}) + "\n")
     with pytest.raises(PastaError, match=r"other\.jsonl: line 2: not an answer with .*; name a file"):
-        own.read_answers(path)
+        own.read_answers(str(path))

@@ -160,7 +160,7 @@ def test_a_text_without_ids_is_refused_and_ends_no_run(kind, tmp_path, monkeypat
     if kind == "own":
         row = {"prompt": "Why?", "text": pair.response, "program": f"So:{chunk}", "finish_reason": "stop"}
         (tmp_path / "a.jsonl").write_text(json.dumps(row))
-        annotator = annotators.by_own_answers([pair], tmp_path / "a.jsonl", tokenizer)
+        annotator = annotators.by_own_answers([pair], str(tmp_path / "a.jsonl"), tokenizer)
     elif kind == "likelihood":
         monkeypatch.setattr(annotators, "load", lambda _: SimpleNamespace(tokenizer=tokenizer))
         (tmp_path / "r.jsonl").write_text(as_line(record_of(annotated, pair.response, id=pair.id)))

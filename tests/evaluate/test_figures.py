@@ -10,6 +10,7 @@ from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer, answer_o
 from pasta_jax.evaluate.blind import write_blind
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag
 from pasta_jax.evaluate.questions import Question
+from pasta_jax.evaluate.run import has_verdicts
 from pasta_jax.evaluate.summary import estimates, judged, ratios
 from pasta_jax.judges.agreement import key_of, read_pairs
 from pasta_jax.judges.judge import Entry
@@ -62,6 +63,9 @@ def test_figures_that_nothing_has_are_none():
     assert (result.fork_rate, result.fork_rate_of_lists) == (0.0, None)
     missing = (result.distinct_topics, result.short_topics, result.promised, result.length_correlation, result.rules)
     assert missing == (None,) * 5
+    result = figures([answer(0, chunks=[chunk("", 20, 18), chunk("", 20, 18)]), answer(1, text="!")], {})
+    assert (result.distinct_topics, result.short_topics) == (None, None)  # no chunk has one
+    assert result.repetition == 0.0  # of an answer without a word, nothing occurred before
 
 
 def test_speedup_is_parallelism_times_length_ratio():
@@ -131,6 +135,14 @@ def test_leaks(text, leaks):
     assert leaks_a_tag(answer(text=text, program=text.replace("<", "<\\"))) == leaks
     inside = f'Hi.<promise topic="a" tokens=2 /><async>{text.replace("<", "<" + chr(92))}</async> Bye.'
     assert leaks_a_tag(answer(text=f"Hi.{text} Bye.", program=inside)) == leaks
+
+
+def test_pairs_that_a_person_has_judged_are_told_from_others(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    assert not has_verdicts(path)
+    for content, filled in (('{"verdict": ""}\n', False), ('{"verdict": ""}\n{"verdict": "tie"}\n', True), ("x", True)):
+        path.write_text(content)
+        assert has_verdicts(path) == filled
 
 
 def test_blind_pairs_do_not_tell_who_wrote_which(tmp_path):

@@ -1,5 +1,6 @@
 """lm-evaluation-harness itself on our model class: a task's scores as of transformers, and as of uncached passes."""
 
+import dataclasses
 import importlib
 import sys
 from types import SimpleNamespace
@@ -8,11 +9,13 @@ import jax
 import numpy as np
 import pytest
 
+from pasta_jax.decode.request import Request
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.likelihood import log_probability
 from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import Defaults
 from tests.helpers import harness_task
 from tests.helpers.models import random_params, uncached
 from tests.helpers.requires import requires_dev
@@ -68,6 +71,36 @@ def test_generated_text_ends_at_the_first_stop_text(harness):
     request = harness.PastaLM(model=tiny_model())._request("x" * 600, {"max_gen_toks": 100, "until": ["."]})
     assert len(request.prompt_ids) + 100 == 512  # the end of a context that is too long
     assert (request.rules.temperature, request.sequential) == (0.0, True)
+
+
+@requires_dev("lm_eval")
+def test_rules_are_the_tasks_over_the_models_own_and_repeats_draw_for_themselves(harness, monkeypatch):
+    own = Defaults(temperature=0.7, top_p=0.8, max_topic_words=3)
+    lm = harness.PastaLM(model=dataclasses.replace(tiny_model(), defaults=own))
+    for options, expected in (
+        ({}, (256, 0.0, 1.0)),
+        ({"max_new_tokens": 9, "temperature": 0.5}, (9, 0.5, 1.0)),
+        ({"max_tokens": 9, "do_sample": True, "top_p": 0.5, "top_k": 7}, (9, 1.0, 0.5)),
+        ({"do_sample": False, "temperature": 0.5}, (256, 0.0, 1.0)),
+    ):
+        request = lm._request("x", options)
+        assert (request.max_tokens, request.rules.temperature, request.rules.top_p) == expected
+        assert (request.rules.max_topic_words, request.rules.top_k) == (3, options.get("top_k", 0))
+    asked = []
+    monkeypatch.setattr(harness, "generate", lambda model, requests, config: asked.extend(requests) or [])
+    lm.generate_until([])
+    monkeypatch.setattr(harness, "_until", lambda *_: "")
+    monkeypatch.setattr(harness, "generate", lambda _, requests, __: asked.extend(requests) or requests)
+    monkeypatch.setattr(Request, "text", "", raising=False)
+    lm.generate_until([SimpleNamespace(args=("x", {"do_sample": True}))] * 3)
+    assert [request.rules.seed for request in asked] == [0, 1, 2]
+
+
+@requires_dev("lm_eval")
+def test_an_argument_that_is_not_known_is_refused(harness):
+    """Another model would be measured than the one that is meant."""
+    with pytest.raises(PastaError, match="model_args: pretrained: unknown; choose from source, adapter"):
+        harness.PastaLM(model=tiny_model(), pretrained="/models/x", batch_size=1, device=None, max_batch_size=None)
 
 
 def test_without_the_package_the_error_names_it(monkeypatch):

@@ -82,6 +82,7 @@ def test_a_prompt_says_what_a_value_looks_like_within_others_and_choices_as_json
         (list[Owner], "array"),
         (list[Colour] | None, "array of one of blue, red, or null"),
         (Literal["a", None], "one of null, a"),
+        ({"enum": [*range(99)]}, f"one of {', '.join(map(str, range(20)))}, …"),
         ({"enum": [True, "é", ["é"]]}, 'one of true, é, ["é"]'),
         ({"type": ["integer", "null"], "description": "which"}, "integer or null, which"),
     ):

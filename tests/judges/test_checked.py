@@ -41,6 +41,7 @@ def judge(calls=None, checks=CHECKS) -> CheckedJudge:
         ("?", Entry("salad words", finished=False, topics=("Tea", "tea.", "Milk")), (0, 2 / 3, 1, None, 0, 0)),
         ("?", Entry("loops a b c loops a b c loops"), (1, 1, 4 / 6, None, 1, 0.5)),
         ("ruled", Entry("other, words"), (1, 1, 1, 0.5, 0.5, 0.5)),
+        ("?", Entry("fluent words", topics=("", "")), (1, 1, 1, None, 0.75, 0.75)),  # of a system without topics
     ],
 )
 def test_terms_and_their_sum(question, entry, terms):

@@ -213,6 +213,7 @@ def test_bad_flags_are_refused(answer, values, message):
         ('{"prompt": 3}', "line 1: prompt: must be text"),
         ('{"instruction": "  "}', "line 1: instruction: must be text that is not blank"),
         ('{"instruction": "a", "input": "b"}', "line 1: input: would be ignored"),
+        ('{"prompt": "a", "system": "b"}', "line 1: system: would be ignored; join it with the prompt"),
         ('{"instruction": "a", "dataset": 3}', "line 1: dataset: must be text"),
         ('[{"instruction": "a"}, {"instruction": ""}]', "record 2: instruction: must be"),
         ("[" * 99_999, "nested too deeply|not JSON"),

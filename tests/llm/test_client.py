@@ -197,6 +197,7 @@ def test_max_completion_tokens_replaces_a_rejected_max_tokens_from_then_on(clien
     assert [one.chat(ask(number)) for number in range(3)] == ["yes"] * 3
     limits = [key for _, _, body in one.server.seen for key in body if key.startswith("max_")]
     assert limits == ["max_tokens", *["max_completion_tokens"] * 3]
+    assert client(lambda _, body: refusal if "max_tokens" in body else good("yes"), retries=0).chat(ask(0)) == "yes"
 
 
 def test_several_requests_whose_max_tokens_is_rejected_at_a_time_are_all_sent_again(client):

@@ -125,6 +125,8 @@ def test_points_are_a_grid_or_a_zip():
     assert len(sweep.points(config)) == 15
     with pytest.raises(PastaError, match="one length"):
         sweep.points(changed(config, mode="zip"))
+    with pytest.raises(PastaError, match="one of its lists is empty"):
+        sweep.points(changed(config, choices=((), (1.0,))))
     swept = changed(config, mode="zip", choices=((0, 1), (1.0, 2.0)))
     points = sweep.points(swept)
     assert [list(point.values()) for point in points] == [[0, 1.0], [1, 2.0]]

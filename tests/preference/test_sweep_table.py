@@ -54,6 +54,11 @@ def test_models_that_a_swept_value_changes_are_not_averaged():
     assert found == {("Baseline-SFT", 0.0): 4} | several
 
 
+def test_a_run_that_failed_changes_no_row_of_the_others():
+    rows = {(one.model, one.temperature): one.runs for one in rows_of(runs()[:-1]) if one.kind != "round"}
+    assert rows == {("Baseline-SFT", 0.0): 3, ("Pasta-SFT", 0.0): 3, ("Pasta-SFT", 1.0): 3}
+
+
 def test_rows_name_their_round_where_there_are_several():
     rows = rows_of(runs(rounds=2))
     labels = [one.model for one in rows if one.kind == "round" and one.temperature == 1.0]

@@ -105,6 +105,19 @@ def test_another_runs_file_is_refused_by_the_first_value_that_differs(tmp_path, 
     assert path.read_bytes() == whole
 
 
+def test_a_file_without_a_record_belongs_to_nobody(tmp_path):
+    """Its command may have been refused after that, for what is corrected now."""
+    path = tmp_path / "squares.jsonl"
+    path.write_text(json.dumps(HEADER | {"seed": 2}) + "\n")
+    fill(path)
+    assert json.loads(path.read_text().splitlines()[0])["seed"] == HEADER["seed"]
+    other = tmp_path / "notes.jsonl"
+    other.write_text('{"my": "results"}\n')
+    with pytest.raises(PastaError, match="write elsewhere"):
+        fill(other)
+    assert other.read_text() == '{"my": "results"}\n'
+
+
 @pytest.mark.parametrize("content", ['{"my": "results"}', '{"my": "results"}\n{"of": "a week"}', "[1,\n2]"])
 def test_a_file_of_something_else_without_a_last_line_break_stays_as_it_is(tmp_path, content):
     """Its last line looks like one that a kill cut off; its first one does not."""

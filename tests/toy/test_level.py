@@ -25,6 +25,13 @@ def test_another_level_is_refused_with_the_flag_to_set(tmp_path):
     )
 
 
+def test_a_run_may_be_named_by_its_own_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"data": {"toy": "small"}}))
+    with pytest.raises(PastaError, match="was trained on small"):
+        refuse_other_level("medium", "level", model=source(tmp_path / "run"))
+
+
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"data": []}', '{"data": {"toy": 3}}', '{"data": {"toy": ""}}'])
 def test_a_model_without_its_run_is_not_checked(tmp_path, text):
     if text is not None:

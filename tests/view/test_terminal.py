@@ -197,6 +197,10 @@ def test_figures_are_never_cut():
     assert "".join(shown.split()) == "threadsmainpagea/long/path/to/some/answer.html"
 
 
+def test_brackets_in_a_path_are_no_markup():
+    assert "runs/out[v2].html" in plain(rendered(figures({"page": "runs/out[v2].html"}), 60, 30))
+
+
 def test_fields_grow_side_by_side_in_panels_with_their_names():
     console = Console(file=io.StringIO(), width=80, height=20, force_terminal=True)
     with LiveView(traced(script_of(Program((Text("x"),))))[0].tags, console) as view:
