@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import multiprocessing
+import signal
 import socket
 import statistics
 import sys
@@ -169,9 +170,11 @@ def server(run: Callable[..., None], arguments: tuple) -> Iterator[tuple[int, mu
         port = free.getsockname()[1]
     process = multiprocessing.get_context("spawn").Process(target=run, args=(*arguments, port), daemon=True)
     process.start()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else a server outlives what it was started for
     try:
         yield port, process
     finally:
+        signal.signal(signal.SIGTERM, before)
         process.terminate()
         process.join()
 

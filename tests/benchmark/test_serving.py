@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import json
 import multiprocessing
+import os
+import signal
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -99,6 +101,13 @@ def test_each_round_and_rate_begins_with_another_server_and_the_seed_is_stated(m
     assert [list(by_server) for by_server in report["rates"].values()] == 3 * [names]
     assert report["seed"] == 7
     assert by_port["off"] == by_port["eager"] == [*range(3), *range(3 * chosen.load.requests)]
+
+
+def test_a_server_ends_with_a_benchmark_that_is_told_to_stop():
+    with pytest.raises(KeyboardInterrupt), serving.server(fixed, (True,)) as (_, process):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    assert not process.is_alive()
 
 
 def test_servers_start_one_after_another(monkeypatch):
