@@ -64,10 +64,10 @@ def _schema(fields: Any) -> Schema:
         parts = list(_parts(fields, set()))
         if any(map(_is_pydantic, parts)):  # this package doesn't import it
             return sys.modules["pydantic"].TypeAdapter(fields).json_schema()
-        if typing.is_typeddict(fields):  # msgspec doesn't keep their order
+        if _is_typed_dict(fields):
             return _object(typing.get_type_hints(fields, include_extras=True))
         _refuse_unread(parts)
-        return msgspec.json.schema(fields)
+        return _in_order(msgspec.json.schema(fields), parts)
     except (TypeError, NameError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise
@@ -111,6 +111,20 @@ def _parts(kind: Any, seen: set[type]) -> Iterator[Any]:
     for one in inner:
         if one is not None:
             yield from _parts(one, seen)
+
+
+def _is_typed_dict(kind: Any) -> bool:
+    """Whether it is one, also of typing_extensions."""
+    return isinstance(kind, type) and hasattr(kind, "__total__") and hasattr(kind, "__required_keys__")
+
+
+def _in_order(schema: Schema, parts: list[Any]) -> Schema:
+    """The schema with the keys of each TypedDict among its parts as that states them: msgspec sorts them."""
+    for part in filter(_is_typed_dict, parts):
+        names, defined = typing.get_type_hints(part), schema.get("$defs", {}).get(part.__name__, {})
+        if names.keys() == defined.get("properties", {}).keys():
+            defined["properties"] = {name: defined["properties"][name] for name in names}
+    return schema
 
 
 def _is_pydantic(kind: Any) -> bool:

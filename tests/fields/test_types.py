@@ -63,6 +63,8 @@ def test_types_become_fields_in_their_order():
     assert [leaf.name for leaf in form.leaves] == ["colour", "owner.name", "owner.born", "doors", "used"]
     assert "".join(form.around) == '{"colour": , "owner": {"name": , "born": }, "doors": , "used": }'
     assert [leaf.about for leaf in form_of(schema_of(Person)).leaves] == ["string", "string, YYYY-MM-DD"]
+    for within in (list[Person], dataclasses.make_dataclass("Team", [("head", Person)]), Person | None):
+        assert [*schema_of(within)["$defs"]["Person"]["properties"]] == ["name", "born"]
     mixed = form_of(schema_of({"who": "the owner", "n": int, "tags": list[str], "in": {"x": float}}))
     assert [leaf.about for leaf in mixed.leaves] == ["string, the owner", "integer", "array", "number"]
     assert prompt_for(mixed, "Text.\n", "Do it.").splitlines()[:4] == [
