@@ -33,7 +33,7 @@ def main(settings: PreferenceSettings) -> None:
     report = stop.finished(preference.run(settings, workdir, stop.watch, command))
     if processes.is_first():
         print(report.table())
-        if not report.no_pairs:
+        if not report.no_pairs or any(row.kind == "round" for row in report.rows):
             console.print_next(WORKDIR.value, bool(settings.prompts.toy))
         print(json.dumps(report.fields()))
     if report.no_pairs:

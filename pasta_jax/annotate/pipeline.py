@@ -81,7 +81,8 @@ def write_dataset(folder: Path, tokenizer: Tokenizer, wanted: bool) -> None:
         builder.write(target, records, tokenizer)
         say(f"wrote {target}")
     elif (target / builder.ABOUT).exists():
-        say(f"{target} is of an earlier run, perhaps of other records: delete it, or write it with config.dataset=True")
+        fix = "" if wanted else "; config.dataset=True writes it again"
+        say(f"{target} is of an earlier run, perhaps of other records{fix}")
 
 
 def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:

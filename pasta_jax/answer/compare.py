@@ -33,7 +33,7 @@ def compare(
     if baseline and settings.decoding.draft == "drafter" and "drafter" not in other.params:
         raise PastaError(
             f"--compare: the baseline, {other.name}, has no drafter; set --config.baseline.drafter, or "
-            "--config.decoding.draft=lookup for both"
+            "--config.decoding.draft=lookup for both, without config.model.drafter"
         )
     asynchronous = dataclasses.replace(request, sequential=False)
     sides = {SEQUENTIAL: (other, dataclasses.replace(asked, sequential=True)), ASYNCHRONOUS: (model, asynchronous)}

@@ -8,6 +8,7 @@ import signal
 import socket
 import statistics
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
@@ -169,14 +170,19 @@ def server(run: Callable[..., None], arguments: tuple) -> Iterator[tuple[int, mu
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = multiprocessing.get_context("spawn").Process(target=run, args=(*arguments, port), daemon=True)
-    process.start()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else a server outlives what it was started for
+    is_main = threading.current_thread() is threading.main_thread()  # others have no handlers
+    before = signal.getsignal(signal.SIGTERM)
+    if is_main:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # else a server outlives what it was started for
     try:
+        process.start()
         yield port, process
     finally:
-        signal.signal(signal.SIGTERM, before)
-        process.terminate()
-        process.join()
+        if process.pid is not None:
+            process.terminate()
+            process.join()
+        if is_main:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def figures_of(rounds: Sequence[Together]) -> Report:

@@ -48,10 +48,8 @@ def _explained(parse: Callable[[], list[str]], arguments: list[str]) -> list[str
     except flags.Error as error:
         text = " ".join(str(error).split())
         if "as a ConfigDict" in text:
-            given = next((one for one in arguments if f"={text.split(chr(39))[1]}" in one), "--config.…").partition(
-                "="
-            )[0]
-            raise PastaError(f"{given}: is a section; set its keys, as {given}.path=… (--help lists them)") from None
+            given = text.removeprefix("flag ").partition("=")[0]
+            raise PastaError(f"{given}: is a section; set its keys, as {given}.KEY=… (--help lists them)") from None
         raise PastaError(f"{text} (--help lists the flags)") from None
     except _MISTAKES as error:  # an AttributeError may wrap a KeyError
         cause = error if isinstance(error, KeyError) else error.args[0] if error.args else ""

@@ -51,7 +51,9 @@ class AnswerSettings(Given):
 def refuse_idle_drafter(drafter: str, decoding: DecodeConfig) -> None:
     """Raise for a drafter that decoding would not use."""
     if drafter and decoding.draft != "drafter":
-        raise PastaError(f"config.model.drafter={drafter}: is not used; set --config.decoding.draft=drafter too")
+        raise PastaError(
+            f"config.model.drafter={drafter}: is not used; set --config.decoding.draft=drafter, or drop it"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

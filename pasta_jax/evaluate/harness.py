@@ -51,7 +51,8 @@ class PastaLM(TemplateLM):
         **others: Any,
     ):
         super().__init__()
-        if unknown := others.keys() - {"batch_size", "max_batch_size", "device"}:  # which the harness always passes
+        of_harness = {"batch_size", "max_batch_size", "device", "trust_remote_code"}  # which it passes by itself
+        if unknown := others.keys() - of_harness:
             known = "source, adapter, chat, sequential, rows, lanes"
             raise PastaError(f"model_args: {', '.join(sorted(unknown))}: unknown; choose from {known}")
         self.model = model or load_model(source, adapter=adapter, only_decoding=False)

@@ -231,16 +231,6 @@ def reports(
     return sets
 
 
-def has_verdicts(path: Path) -> bool:
-    """Whether a person has filled in a file of pairs, or changed it."""
-    try:
-        return any(json.loads(line)["verdict"] for line in path.read_text("utf-8").splitlines())
-    except FileNotFoundError:
-        return False
-    except (ValueError, LookupError, TypeError):
-        return True
-
-
 def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
     """Write the report, and the answers as other tools read them."""
     atomic.write_json(workdir / "report.json", dataclasses.asdict(evaluation.report))
@@ -259,7 +249,10 @@ def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
             lines = interop.mt_bench_answers(list(zip(*turns, strict=True)), ids, interop.generator(system))
             atomic.write_lines(workdir / f"mt_bench-{system}.jsonl", map(json.dumps, lines))
     first, *others = evaluation.answers
-    if pairs and others and not has_verdicts(workdir / PAIRS):
+    if pairs and others:
         other, name = "baseline" if "baseline" in others else others[0], next(iter(questions))
-        both = zip(evaluation.of(name, first)[:pairs], evaluation.of(name, other)[:pairs], strict=True)
-        write_blind(workdir / PAIRS, [{first: own, other: plain} for own, plain in both])
+        both = list(zip(evaluation.of(name, first)[:pairs], evaluation.of(name, other)[:pairs], strict=True))
+        if not (path := workdir / PAIRS).exists():
+            write_blind(path, [{first: own, other: plain} for own, plain in both])
+        elif (count := len(path.read_bytes().splitlines())) != len(both):  # a person's verdicts may be in it
+            say(f"{path}: keeps its {count} pairs; delete it to have {len(both)}, of this run")

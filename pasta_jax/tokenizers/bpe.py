@@ -279,24 +279,15 @@ def _with_fallback(path: Path, file: File) -> Vocabulary:
     )
 
 
-class _Kind(Struct, frozen=True):
-    """Which kind of model a tokenizer.json has."""
-
-    type: str | None = None
-
-
 class _AddedOnly(Struct, frozen=True):
     """A tokenizer.json of any kind."""
 
-    model: _Kind = _Kind()
     added_tokens: Annotated[list[Added], Meta(max_length=MOST_PIECES)] = []
 
 
 def last_added(path: Path) -> int:
-    """The greatest id that a tokenizer.json adds to its model's, but for our tags; -1: none, or we can't read it."""
+    """The greatest id that a tokenizer.json adds to its model's, but for our tags; -1: none."""
     file = typed(parse_json(read_bytes(path, 64 * MIB, FIX), str(path), FIX), _AddedOnly, str(path), FIX)
-    if file.model.type not in (None, "BPE"):
-        return -1
     tags = {TagIds(0).piece(tag) for tag in range(NUM_TAGS)}
     return max((one.id for one in file.added_tokens if one.content not in tags), default=-1)
 

@@ -63,8 +63,8 @@ def load(model_source: ModelSource, adapter: AdapterSettings, seed: int, mesh: M
     if not adapter.rank:
         # What is trained is float32; what stays frozen has the platform's dtype.
         return divide(source.load(model_source, dtype=jnp.float32, mesh=mesh), adapter, seed)
-    refuse_idle("config.adapter", adapter)
     if not model_source.adapter:
+        refuse_idle("config.adapter", adapter)
         return divide(source.load_base(model_source, mesh=mesh), adapter, seed)
     base, params, about = source.load_with_adapter(model_source, mesh=mesh)
     _require_same_adapter(model_source.adapter, about, adapter)

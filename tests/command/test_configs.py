@@ -124,7 +124,7 @@ def test_overrides_replace_values_of_any_depth(words, expected):
         ("--config.part.tags=maybe", "flag --config.part.tags=maybe: "),
         ("--config.part.lengths=(1", r"config.part.lengths\[0\]: expected `int`"),
         ("--config.part=1", r"--config\.part: is a section"),
-        ("--config.part=fast", r"--config\.part: is a section; set its keys, as --config\.part\.path=…"),
+        ("--config.part=fast", r"--config\.part: is a section; set its keys, as --config\.part\.KEY=…"),
         ("--flag=1", "Unknown command line flag 'flag'.*--help lists the flags"),
     ],
 )

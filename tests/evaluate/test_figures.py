@@ -10,7 +10,6 @@ from pasta_jax.evaluate.answers import ChunkFigures, Fed, SystemAnswer, answer_o
 from pasta_jax.evaluate.blind import write_blind
 from pasta_jax.evaluate.figures import figures, has_distinct_topics, leaks_a_tag
 from pasta_jax.evaluate.questions import Question
-from pasta_jax.evaluate.run import has_verdicts
 from pasta_jax.evaluate.summary import estimates, judged, ratios
 from pasta_jax.judges.agreement import key_of, read_pairs
 from pasta_jax.judges.judge import Entry
@@ -135,14 +134,6 @@ def test_leaks(text, leaks):
     assert leaks_a_tag(answer(text=text, program=text.replace("<", "<\\"))) == leaks
     inside = f'Hi.<promise topic="a" tokens=2 /><async>{text.replace("<", "<" + chr(92))}</async> Bye.'
     assert leaks_a_tag(answer(text=f"Hi.{text} Bye.", program=inside)) == leaks
-
-
-def test_pairs_that_a_person_has_judged_are_told_from_others(tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    assert not has_verdicts(path)
-    for content, filled in (('{"verdict": ""}\n', False), ('{"verdict": ""}\n{"verdict": "tie"}\n', True), ("x", True)):
-        path.write_text(content)
-        assert has_verdicts(path) == filled
 
 
 def test_blind_pairs_do_not_tell_who_wrote_which(tmp_path):

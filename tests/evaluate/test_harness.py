@@ -96,11 +96,15 @@ def test_rules_are_the_tasks_over_the_models_own_and_repeats_draw_for_themselves
     assert [request.rules.seed for request in asked] == [0, 1, 2]
 
 
+PASSED = ("batch_size", "max_batch_size", "device", "trust_remote_code")
+
+
 @requires_dev("lm_eval")
 def test_an_argument_that_is_not_known_is_refused(harness):
     """Another model would be measured than the one that is meant."""
     with pytest.raises(PastaError, match="model_args: pretrained: unknown; choose from source, adapter"):
-        harness.PastaLM(model=tiny_model(), pretrained="/models/x", batch_size=1, device=None, max_batch_size=None)
+        harness.PastaLM(model=tiny_model(), pretrained="/models/x", **dict.fromkeys(PASSED))
+    assert harness.PastaLM(model=tiny_model(), **dict.fromkeys(PASSED)).model.name == "tiny"
 
 
 def test_without_the_package_the_error_names_it(monkeypatch):

@@ -330,6 +330,7 @@ def test_without_a_rank_the_adapter_is_merged_and_all_parameters_are_trained(tmp
     [
         ({"adapter__rank": 4}, "was created with rank 2, config.adapter.rank is 4"),
         ({"adapter__alpha": 8.0}, "was created with alpha 4.0, config.adapter.alpha is 8.0"),
+        ({"adapter__alpha": 0.0}, "was created with alpha 4.0, config.adapter.alpha is 0.0"),
         ({"adapter__targets": ("qkv", "out")}, r"config.adapter.targets is \('qkv', 'out'\)"),
     ],
 )
