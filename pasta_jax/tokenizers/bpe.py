@@ -293,10 +293,9 @@ def last_added(path: Path) -> int:
 
 
 def _found(added: dict[str, tuple[int, bool]]) -> dict[str, int]:
-    """The added pieces that text is searched for before it is cut: runs of blanks, as GPT-NeoX has them, and single
-    characters, as DeepSeek's `ü`.
+    """The added pieces that text is searched for before it is cut: blanks, as GPT-NeoX has them, and single characters.
 
-    Others, as `<tool_call>`, only a template may spell.
+    DeepSeek has `ü`. Others, as `<tool_call>`, only a template may spell.
     """
     plain = {text: id for text, (id, special) in added.items() if not special}
     return {text: id for text, id in plain.items() if text.isspace() or len(text) == 1}

@@ -74,11 +74,11 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
 
 
 def count(path: Path) -> int:
-    """How many pieces a .model file has; 0 if it is none."""
+    """How many pieces a .model file has; of a damaged one, which is to be named, as many as any may have."""
     try:
         return len(ModelProto.FromString(read_bytes(path, 64 * MIB, _FIX)).pieces)
     except DecodeError:
-        return 0
+        return MOST_PIECES
 
 
 def _with_added(file: ModelProto, path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_killed_run_ends_with_the_same_judge(folder, trained):
     [
         (dict(verdicts=""), "config.verdicts is missing"),
         (dict(verdicts="/nowhere"), r"/nowhere: no \*/"),
-        (dict(judges=("fair", "misspelt")), r"no \*/misspelt/annotations\.json"),
+        (dict(judges=(JUDGE, "misspelt")), r"no \*/misspelt/annotations\.json"),
         (dict(only=(2,)), "config.only 2"),
         (dict(adapter=dict(rank=0)), "config.adapter.rank"),
         (dict(model=dict(dtype="bfloat16")), "no judge can be written from such a base"),
