@@ -20,7 +20,7 @@ from pasta_jax.train.settings import refuse_unclear_end
 from pasta_jax.weights import config_file, gguf_model
 from pasta_jax.weights.adapter import refuse_experts, refuse_idle
 from pasta_jax.weights.generation_config import read_defaults
-from pasta_jax.weights.load import PACKAGED, weights_at
+from pasta_jax.weights.load import PACKAGED, require_named, weights_at
 from pasta_jax.weights.settings import ModelSource
 
 # The files and folders of a workdir, in the order in which they appear.
@@ -172,12 +172,9 @@ def file_of(model: ModelSource) -> Path:
 
 def config_of(model: ModelSource) -> TransformerConfig:
     """The architecture, without the weights."""
-    if model.preset and model.preset not in PRESETS:
-        raise PastaError(f"unknown model preset {model.preset!r}; choose one of {', '.join(PRESETS)}")
+    require_named(model.preset, model.path)
     if model.preset and (model.preset in PACKAGED or not model.path):
         return PRESETS[model.preset]
-    if not model.preset and not model.path:
-        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
     path = file_of(model)
     return config_file.read_config(path)[1] if path.is_dir() else gguf_model.read_config(GGUF.open(path))[1]
 

@@ -37,6 +37,14 @@ PACKAGED = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_1_5b")  # presets whos
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
 
 
+def require_named(preset: str, path: str) -> None:
+    """Raise if neither a known preset nor a path names a model."""
+    if not preset and not path:
+        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
+    if preset and preset not in PRESETS:
+        raise PastaError(f"unknown model preset {preset!r}; choose one of {', '.join(PRESETS)}")
+
+
 def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = False) -> Model:
     """The model at `path`, or with an empty path the preset that a package ships.
 
@@ -46,10 +54,7 @@ def read_model(preset: str, path: str, deferred: bool = False, blocks: bool = Fa
     of a quantised GGUF file are as the file holds them, in the layout to decode with. With a path, the preset is what
     the file must hold; an empty preset accepts any model.
     """
-    if not preset and not path:
-        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
-    if preset and preset not in PRESETS:
-        raise PastaError(f"unknown model preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    require_named(preset, path)
     if not path and preset not in PACKAGED:
         raise PastaError(
             f"model {preset}: no package ships its weights; set --config.model.path=<GGUF file or Hugging Face folder>"
