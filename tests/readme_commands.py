@@ -38,7 +38,7 @@ SHORT = (
     ("launch/test.sh quick", "launch/test.sh quick tests/lang/test_clock.py"),
     ("--output=runs/structure", "--output=runs/structure --config.max_pairs=300"),
 )
-PLACEHOLDERS = (("/models/Llama-3.2-1B", "runs/toy/model"),)  # a model of the reader's own
+PLACEHOLDERS = (("/models/Llama-3.2-1B-Instruct", "runs/toy/model"),)  # a model of the reader's own
 
 
 @dataclass(frozen=True)
