@@ -133,6 +133,8 @@ def load_model(
     for key, path in named.items():
         if not isinstance(path, str | os.PathLike | None):
             raise PastaError(f"{key} {path!r}: expected a path or a name")
+    if drafter is not None and not only_decoding:
+        raise PastaError("drafter: only decoding uses one; leave it out, or only_decoding as it is")
     if not isinstance(mesh, Mesh | None):
         raise PastaError(f"mesh {mesh!r}: expected what make_mesh returns")
     given |= {key: "" if path is None else os.fspath(path) for key, path in named.items()}

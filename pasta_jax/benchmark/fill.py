@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 
 from pasta_jax.benchmark import fill_peer, peers
 from pasta_jax.benchmark.facts import Extraction, extraction
@@ -58,8 +57,6 @@ def measure(settings: BenchmarkSettings, with_peers: bool) -> Report:
     """Seconds and exact matches by number of facts; the ways take turns on each text."""
     if with_peers:
         peers.require(settings.model, ("xllamacpp",))
-        if jax.default_backend() != "cpu":
-            raise PastaError("fill: llama.cpp runs on the CPU; set JAX_PLATFORMS=cpu")
     model, config = load_or_make(settings), settings.fill
     if model.positions is not None:
         raise PastaError(f"{model.name}: was trained on the tags; measure a model without an adapter")

@@ -13,8 +13,10 @@ from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.request import Request, Result, template
 from pasta_jax.decode.settings import DecodeConfig, RequestSettings
+from pasta_jax.decode.stop_texts import Reading
 from pasta_jax.device.compilation_cache import clock
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.tags import TagIds
 from pasta_jax.progress import say, track
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.source import load
@@ -36,7 +38,7 @@ def measure(settings: BenchmarkSettings) -> Report:
         loops[name] = _loop(model, settings, name)
         say(f"{name}: compiled")
     for name, loop in loops.items():
-        together(loop, requests_for(model, questions[-1:], config.max_tokens, name), config.steps)
+        together(loop, requests_for(model, questions[-1:], config.max_tokens, name), config.steps, model.tokenizer.tags)
     by_clients = {}
     for clients in config.clients:
         rounds: dict[str, list[Together]] = {name: [] for name in WAYS}
@@ -44,7 +46,7 @@ def measure(settings: BenchmarkSettings) -> Report:
             for name in from_another(WAYS, round):
                 chosen = questions[round * clients : (round + 1) * clients]
                 asked = requests_for(model, chosen, config.max_tokens, name)
-                rounds[name].append(together(loops[name], asked, config.steps))
+                rounds[name].append(together(loops[name], asked, config.steps, model.tokenizer.tags))
         by_clients[clients] = {name: figures_of(mine) for name, mine in rounds.items()}
         for name, figures in by_clients[clients].items():
             say(f"{clients} client(s), {name}: {as_line(figures)}")
@@ -70,8 +72,9 @@ def requests_for(model: Model, questions: Sequence[str], max_tokens: int, name: 
     return [dataclasses.replace(base, prompt_ids=ids).with_seed(seed) for seed, ids in enumerate(prompts)]
 
 
-def together(loop: DeviceLoop, requests: Sequence[Request], steps: int) -> Together:
+def together(loop: DeviceLoop, requests: Sequence[Request], steps: int, tags: TagIds) -> Together:
     """Answers to requests that come at the same time, read every so many steps."""
+    readings = [Reading(tags, ()) for _ in requests]
     began = clock()  # the length of a prompt may need a new program
     for number, request in enumerate(requests):
         loop.submit(number, request, steps)
@@ -80,7 +83,8 @@ def together(loop: DeviceLoop, requests: Sequence[Request], steps: int) -> Toget
         items = list(loop.round())
         now = clock() - began
         for item in items:
-            first.setdefault(item.request, now)
+            if isinstance(item, Result) or readings[item.request].push(item):  # text that can be shown, not a tag
+                first.setdefault(item.request, now)
             if isinstance(item, Result):
                 answers.append(Streamed(first[item.request], now, item.trace.text_tokens))
     return Together(tuple(answers), clock() - began)

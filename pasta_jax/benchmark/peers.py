@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import jax
 import numpy as np
 
 from pasta_jax.benchmark.steps import Runner
@@ -25,10 +26,12 @@ from pasta_jax.weights.settings import ModelSource
 
 
 def require(source: ModelSource, packages: Sequence[str], section: str = "config.model") -> None:
-    """Refuse --peers if packages of the peers are not installed, or for a model that the peers cannot read."""
+    """Refuse --peers if the peers are not installed, or would run elsewhere, or for a model that they cannot read."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise PastaError(f"--peers needs {package}: bash launch/setup.sh --dev")
+    if jax.default_backend() != "cpu":
+        raise PastaError("--peers: the peers run on the CPU; set JAX_PLATFORMS=cpu")
     if source.preset not in PACKAGED or source.path or source.adapter:
         unset = f"{section}.path and .adapter" if source.adapter else f"{section}.path"
         raise PastaError(
@@ -85,6 +88,10 @@ def files(model: Model) -> dict[str, Path]:
     """What each peer reads: the same weights in float32, or the blocks of their file, which one of them can read."""
     if model.precision == BLOCKS:
         return {"llama_cpp": packages.path(model.name)}
+    if model.precision != "float32":
+        raise PastaError(
+            f"--peers: the peers' weights are float32, not {model.precision}; set config.model.dtype to float32 or {BLOCKS}"
+        )
     return {"transformers": exported(model.name), "llama_cpp": float32_gguf(model.name)}
 
 

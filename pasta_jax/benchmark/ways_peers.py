@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 
 from pasta_jax.benchmark import fill_peer, peers
 from pasta_jax.benchmark.serving import from_another, started
@@ -94,8 +93,6 @@ def opened(config: WaysBenchmark, model: Model, prompts: Sequence[Sequence[int]]
 def started_peers(config: WaysBenchmark, model: Model) -> Iterator[dict[str, Answer]]:
     """The peers by name: servers of llama.cpp, and transformers in this process; each has answered once."""
     peers.require(dataclasses.replace(config.model, adapter=""), PACKAGES, "config.ways.model")
-    if jax.default_backend() != "cpu":
-        raise PastaError("ways: the peers run on the CPU; set JAX_PLATFORMS=cpu")
     drafts = {name: name.removeprefix("llama_cpp").lstrip("_") for name in config.peers if name.startswith("llama_cpp")}
     target = str(peers.files(model)["llama_cpp"]), 1, config.slots
     drafter = str(peers.draft_gguf(model.name)) if "draft_simple" in drafts.values() else ""

@@ -1,5 +1,6 @@
 """Weights, data and adapters that packages and this project ship: located, joined if split, checked by their hashes."""
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -132,7 +133,7 @@ def path(name: str) -> Path:
         whole = cache_dir() / f"{name}.gguf"
         if not (whole.exists() and _is_pinned(whole, asset)):
             _join([_located(*part, asset) for part in asset.parts], whole, asset)
-            _note_of(whole, asset).touch()  # its content was hashed as it was written
+            _remember(whole, asset)  # its content was hashed as it was written
     if not _is_pinned(whole, asset):
         raise _damaged(whole, asset)
     return whole
@@ -163,21 +164,25 @@ def _join(parts: list[Path], whole: Path, asset: Asset) -> None:
 
 def _is_pinned(file: Path, asset: Asset) -> bool:
     """Whether a file has the pinned content. Each change of it is hashed once: that takes up to a second."""
-    note = _note_of(file, asset)
-    if not note.exists():
+    if not _note_of(file, asset).exists():
         with file.open("rb") as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != asset.sha256:
                 return False
-        note.touch()
+        _remember(file, asset)
     return True
+
+
+def _remember(file: Path, asset: Asset) -> None:
+    note = _note_of(file, asset)
+    with contextlib.suppress(OSError):  # a cache that can't be written: hashed again next time
+        note.parent.mkdir(exist_ok=True)
+        note.touch()
 
 
 def _note_of(file: Path, asset: Asset) -> Path:
     """What exists once a file, as it is now, was found to be the pinned one."""
     state = f"{file} {file.stat().st_mtime_ns} {asset.sha256}"
-    note = cache_dir() / "verified" / hashlib.sha256(state.encode()).hexdigest()[:32]
-    note.parent.mkdir(exist_ok=True)
-    return note
+    return cache_dir() / "verified" / hashlib.sha256(state.encode()).hexdigest()[:32]
 
 
 def _damaged(file: Path, asset: Asset) -> PastaError:

@@ -177,7 +177,7 @@ def rendered(
     if len(source) > MOST_BYTES:
         raise PastaError(f"{place}: it has more than {MOST_BYTES:,} characters; shorten it")
     asked = json.dumps({"template": source, "tokens": tokens, "conversations": conversations, "most": MOST_RENDERED})
-    command = [sys.executable, "-I", render.__file__]
+    command = [sys.executable, "-P", render.__file__]  # not -I: jinja2 may be in the user's own site or PYTHONPATH
     try:
         done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=4 * render.SECONDS)
         texts = json.loads(done.stdout)

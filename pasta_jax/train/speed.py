@@ -2,6 +2,7 @@
 
 import functools
 import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -78,4 +79,5 @@ def peak_gb() -> float:
     stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"] / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

@@ -46,7 +46,7 @@ def load(
     if dtype is None:
         dtype = source.dtype if only_decoding else "platform"
     if dtype == "auto":
-        in_blocks = mesh is None and not stacked and source.kernel and is_available()
+        in_blocks = only_decoding and mesh is None and not stacked and source.kernel and is_available()
     else:
         in_blocks = dtype == BLOCKS and decodes_codes(BLOCKS, only_decoding, source.kernel, mesh)
     with doing(f"loading {source.path or source.preset}"):

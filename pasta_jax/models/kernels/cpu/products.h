@@ -84,20 +84,10 @@ TARGET void whole(const Matrix& w, const Rows& in, float* y, int64_t stride) {
 }
 
 // Any rows with one panel, in groups whose sums fit the registers. A panel stays in the cache from group to group.
-template <Kind KIND>
+template <Kind KIND, int R = LANES == 16 ? 8 : 6>
 TARGET void panel(const Matrix& w, Rows in, float* y, int64_t rows, int64_t stride) {
-  constexpr int64_t MOST = LANES == 16 ? 8 : 6;
-  for (; rows >= MOST; rows -= MOST, in = in.from(MOST), y += MOST * stride) whole<KIND, MOST>(w, in, y, stride);
-  switch (rows) {
-    case 7: return whole<KIND, 7>(w, in, y, stride);
-    case 6: return whole<KIND, 6>(w, in, y, stride);
-    case 5: return whole<KIND, 5>(w, in, y, stride);
-    case 4: return whole<KIND, 4>(w, in, y, stride);
-    case 3: return whole<KIND, 3>(w, in, y, stride);
-    case 2: return whole<KIND, 2>(w, in, y, stride);
-    case 1: return whole<KIND, 1>(w, in, y, stride);
-    default: return;
-  }
+  for (; rows >= R; rows -= R, in = in.from(R), y += R * stride) whole<KIND, R>(w, in, y, stride);
+  if constexpr (R > 1) panel<KIND, R - 1>(w, in, y, rows, stride);
 }
 
 template <Kind KIND>

@@ -349,48 +349,14 @@ ffi::Error draws(ffi::BufferR2<ffi::F32> logits, Column temperature, ffi::Buffer
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_draws, draws,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<Column>()
-                                  .Arg<ffi::BufferR1<ffi::S32>>()
-                                  .Arg<Column>()
-                                  .Arg<Column>()
-                                  .Arg<ffi::BufferR2<ffi::U32>>()
-                                  .Arg<ffi::BufferR1<ffi::S32>>()
-                                  .Ret<ffi::BufferR1<ffi::S32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums,
-                              ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::F32>>().Ret<ffi::BufferR1<ffi::F32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_waves, waves,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::BufferR1<ffi::F32>>()
-                                  .Ret<ffi::BufferR1<ffi::F32>>()
-                                  .Ret<ffi::BufferR1<ffi::F32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_written, written,
-                              ffi::Ffi::Bind()
-                                  .Arg<Slots>()
-                                  .Arg<Slots>()
-                                  .Arg<ffi::BufferR2<ffi::S32>>()
-                                  .Arg<ffi::BufferR2<ffi::S32>>()
-                                  .Arg<ffi::BufferR4<ffi::F32>>()
-                                  .Arg<ffi::BufferR4<ffi::F32>>()
-                                  .Ret<ffi::BufferR4<ffi::F32>>()
-                                  .Ret<ffi::BufferR4<ffi::F32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_visible, visible,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::BufferR3<ffi::PRED>>()
-                                  .Arg<ffi::BufferR2<ffi::S32>>()
-                                  .Arg<ffi::BufferR2<ffi::S32>>()
-                                  .Ret<ffi::BufferR3<ffi::S32>>()
-                                  .Ret<ffi::BufferR2<ffi::S32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_ordered, ordered,
-                              ffi::Ffi::Bind().Arg<ffi::BufferR2<ffi::S32>>().Ret<ffi::BufferR2<ffi::S32>>());
-
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_product, product);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_coded_product, coded_product);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_visible, visible);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_written, written);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_ordered, ordered);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_waves, waves);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_draws, draws);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                               ffi::Ffi::Bind()
                                   .Attr<float>("scale")
@@ -402,25 +368,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                                   .Arg<ffi::BufferR3<ffi::S32>>()
                                   .Arg<ffi::BufferR2<ffi::S32>>()
                                   .Ret<Queries>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_product, product,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::BufferR2<ffi::F32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_coded_product, coded_product,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::BufferR3<ffi::F32>>()
-                                  .Arg<ffi::BufferR0<ffi::S32>>()
-                                  .Ret<ffi::BufferR2<ffi::F32>>());
 
 struct Sizes {
   int64_t rows, inputs, outputs, kind, group, block, rank, width, bits;
