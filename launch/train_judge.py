@@ -22,8 +22,7 @@ def main(settings: TrainJudgeSettings) -> None:
     from pasta_jax.train.fit import StopSignal
 
     stop = StopSignal()
-    with stop.watch() as stopping:
-        reports = training.run(settings, workdir, stopping)
+    reports = training.run(settings, workdir, stop.watch)
     for report in stop.finished(reports):
         print(report)
     print(json.dumps([dataclasses.asdict(report) for report in reports]))

@@ -1,6 +1,5 @@
 """Annotate a dataset: read pairs, annotate them resumably, verify every answer, write records and the dataset."""
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -49,16 +48,15 @@ def run(settings: AnnotateSettings, folder: Path) -> Summary | None:
         raise PastaError("config.records is missing: set the records.jsonl of the run whose chunks to weigh")
     with claim(folder) if processes.is_first() else nullcontext():
         with doing("reading the pairs"):
-            pairs, skipped = read_pairs(settings)
+            pairs, skipped, splits = read_pairs(settings)
         tokenizer = tokenizer_for(settings.model)
         annotator = annotator_for(settings, pairs, tokenizer, folder)
         answers = collect_answers(folder, annotator.about, pairs, annotator.annotate)
         if not processes.is_first():
             return None
         skipped.unanswered.update(answer.reason for answer in answers if isinstance(answer, Unanswered))
-        split = functools.partial(split_of, validation_percent=settings.validation_percent)
         verdicts = [
-            verify(pair, answer, tokenizer, settings.max_tokens, settings.annotator, split(pair))
+            verify(pair, answer, tokenizer, settings.max_tokens, settings.annotator, splits[pair.id])
             for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
             if not isinstance(answer, Unanswered)
         ]
@@ -85,12 +83,13 @@ def write_dataset(folder: Path, tokenizer: Tokenizer, wanted: bool) -> None:
         say(f"{target} is of an earlier run, perhaps of other records{fix}")
 
 
-def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
-    """The pairs to annotate, in order, and the records that were skipped."""
-    skipped = Skipped([], [], Counter())
+def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped, dict[str, str]]:
+    """The pairs to annotate, in order, the records that were skipped, and the split of each pair by its id."""
+    skipped, splits = Skipped([], [], Counter()), {}
     if settings.records:
         records = read_records(path_of(settings.records))
         pairs = [Pair(r.id, r.system, r.instruction, r.response, r.source, r.origin) for r in records]
+        splits = {r.id: r.split for r in records}  # else some that were held out would be trained on
     elif isinstance(settings, ToySettings):
         drawn = annotators.toy_problems(settings.toy)
         pairs = [Pair.of("", problem.instruction, problem.answer, "toy") for problem in drawn]
@@ -113,7 +112,7 @@ def read_pairs(settings: AnnotateSettings) -> tuple[list[Pair], Skipped]:
     part = first_by_id(pairs, settings.max_pairs)
     ids = {pair.id for pair in part}
     skipped.left_out.extend(_left_out(pair, "beyond max_pairs") for pair in pairs if pair.id not in ids)
-    return part, skipped
+    return part, skipped, {pair.id: split_of(pair, settings.validation_percent) for pair in part} | splits
 
 
 def _why_none(rows: list[Pair | Unreadable], left_out: list[tuple[Pair, str]]) -> str:

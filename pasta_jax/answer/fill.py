@@ -13,7 +13,7 @@ from pasta_jax.answer.settings import FillSettings
 from pasta_jax.decode.request import Event
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.fill import Filled, Seen, fill_all, template_of
+from pasta_jax.fields.fill import Filled, Seen, fill_all, prompt_ids, template_of
 from pasta_jax.fields.form import fields_of
 from pasta_jax.fields.schema import MOST_BYTES, Form, form_of
 from pasta_jax.files import fingerprints
@@ -49,11 +49,20 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
     if output is not None:
         check_file(output, f"--output={output}")
         refuse_inputs({"output": output}, {"schema": schema, "prompts_file": prompts_file})
+    if settings.model.drafter:
+        raise PastaError("config.model.drafter: fields have no drafts; leave it out")
     form = form_of(read_json(schema, dict[str, Any], 4 * MOST_BYTES, "write a JSON schema"))
     prompts = read_prompts_file(prompts_file)
     compilation_cache.seconds()  # counts from here
     model = load(settings.model, only_decoding=True)
     fields_of(form, model.tokenizer, model.config.vocab)  # refused before anything else happens
+    for prompt in prompts:  # and so is a text that would end the run midway
+        try:
+            length = len(prompt_ids(model, form, prompt.text, settings.request))
+        except PastaError as error:
+            raise PastaError(f"{prompt.place}: {error}") from None
+        if length >= model.config.context:
+            raise PastaError(f"{prompt.place}: {length} tokens, but the context is {model.config.context}; shorten it")
     began = time.perf_counter()
     after = waits(settings.after)
 

@@ -150,18 +150,11 @@ def listed(item: Automaton, least: int, most: int | None, brackets: bytes = b"[]
             _continue(full.next, ends[2 * number - 1], start)
     for number in range(max(least, 1), count + 1):
         _continue(full.next, ends[2 * number - 1], closed)
+    if not least:  # what closes it may follow the opening bracket at once
+        _continue(full.next, [int(full.next[0, brackets[0]])], closed)
     accepts = np.zeros(full.states, bool)
     accepts[ends[-1]] = True
-    full = dataclasses.replace(full, accepts=accepts)
-    return full if least else _or_empty(full, brackets)
-
-
-def _or_empty(full: Automaton, brackets: bytes) -> Automaton:
-    """A list that may also be empty: its opening bracket may be followed by the closing one."""
-    whole, (_, closing) = _beside([full, texts([brackets[1:]])])
-    after = int(whole.next[0, brackets[0]])
-    _continue(whole.next, [after], closing)
-    return whole
+    return dataclasses.replace(full, accepts=accepts)
 
 
 def pruned(whole: Automaton) -> Automaton:

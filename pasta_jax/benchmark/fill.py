@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from pasta_jax.benchmark import fill_peer, peers
 from pasta_jax.benchmark.facts import Extraction, extraction
 from pasta_jax.benchmark.run import Report, load_or_make

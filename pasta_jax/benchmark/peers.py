@@ -90,7 +90,7 @@ def files(model: Model) -> dict[str, Path]:
         return {"llama_cpp": packages.path(model.name)}
     if model.precision != "float32":
         raise PastaError(
-            f"--peers: the peers' weights are float32, not {model.precision}; set config.model.dtype to float32 or {BLOCKS}"
+            f"--peers: the peers hold float32, not {model.precision}; set config.model.dtype to float32 or {BLOCKS}"
         )
     return {"transformers": exported(model.name), "llama_cpp": float32_gguf(model.name)}
 

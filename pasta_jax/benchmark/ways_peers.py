@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from pasta_jax.benchmark import fill_peer, peers
 from pasta_jax.benchmark.serving import from_another, started
 from pasta_jax.benchmark.settings import WaysBenchmark

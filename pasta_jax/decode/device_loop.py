@@ -91,6 +91,10 @@ class DeviceLoop:
         """Add a request, whose events have this number; see `slots_for` for whether it fits."""
         self._waiting.append((number, request, round_steps))
 
+    def drop(self) -> None:
+        """Give up its memory, after a failure."""
+        self._state = self._prefill = None
+
     def cancel(self, number: int) -> Result | None:
         """Forget a request and free its lane, between two rounds; its result up to here, if it has begun."""
         self._waiting = deque(item for item in self._waiting if item[0] != number)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec, require_memory
 from pasta_jax.decode.prefill import PREFILL_CHUNKS
-from pasta_jax.decode.request import Event, Request, Result
+from pasta_jax.decode.request import Event, Guest, Request, Result
 from pasta_jax.decode.settings import DecodeConfig, Room
-from pasta_jax.errors import PastaError, one_line
+from pasta_jax.errors import PastaError, one_line, place_of
 from pasta_jax.models.parameters import Params
+from pasta_jax.progress import say
 from pasta_jax.weights.model import Model
 
 RATE_S = 5.0  # seconds of work over which the rate is an average
@@ -112,7 +113,9 @@ class Engine:
     def submit(self, request: Request, round_steps: int, deliver: Deliver) -> int:
         """Queue a request; its number. `deliver` gets its items, and must neither block nor raise."""
         with self._changed:
-            if self._closing or self._failure is not None:
+            if self._failure is not None:
+                raise EngineClosed("decoding has ended, and the log says why; start the server again")
+            if self._closing:
                 raise EngineClosed("no more requests are accepted: the server is stopping; try again when it is back")
             if len(self._jobs) >= self._most:
                 raise QueueFull(
@@ -269,12 +272,15 @@ class Engine:
     def _replace(self, failed: DeviceLoop, error: Exception) -> DeviceLoop | None:
         """A new loop after a failure, with the requests that had not begun; None if it cannot be built."""
         reason = one_line(f"decoding failed: {type(error).__name__}; ask again")
+        say(f"error: decoding failed: {type(error).__name__} at {place_of(error)}")  # a message may quote a prompt
         with self._changed:
             begun = {number for number, job in self._jobs.items() if job.has_items}
             held = begun | ({*failed.running} & {*self._jobs})  # a program that failed to compile runs for no request
+        failed.drop()  # two pools may not fit
         try:
             loop = self._create()
         except BaseException as again:
+            say(f"error: decoding can't go on: {type(again).__name__} at {place_of(again)}; start the server again")
             with self._changed:
                 self._failure, held = again, {*self._jobs}
             loop = None
@@ -319,15 +325,19 @@ def open_engine(
     def next_program(loop: DeviceLoop) -> bool:
         if not lengths:
             return False
-        length = lengths.pop()
-        loop.submit(-1, Request((length % spec.vocab,) * length, 1, sequential=True), 1)  # begins as no other does
+        length, seats = lengths.pop()
+        ids = (length % spec.vocab,) * length  # begins as no other does
+        fields = (Guest((*ids, 0)),) if seats else ()
+        loop.submit(-1, Request(ids[:1] if seats else ids, 1, sequential=True, guests=fields), 1)
         while loop.is_busy:
             list(loop.round())
         return True
 
     most = min(slots - 1, spec.prefill_chunk)
     every = [length for length in PREFILL_CHUNKS if length <= most] if warm_up else []
-    lengths = sorted([*every, *every])  # from the longest, which most prompts need; the second time, it is copied
+    # From the longest, which most prompts need; the second time, it is copied. Then as texts before structured fields.
+    seated = [length for length in every if guests is not None and length + 4 < slots]
+    lengths = [*((length, True) for length in seated), *((length, False) for length in sorted([*every, *every]))]
     engine = Engine(create, config.lanes, most_waiting, next_program)
     engine.start(wait)
     return engine

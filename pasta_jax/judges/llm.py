@@ -46,8 +46,7 @@ def read_verdict(answer: str) -> Verdict:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and "better" in value:
-            verdict = value
-            break
+            verdict = value  # the last one: others may be quoted from an answer
     if verdict is None:
         raise Malformed("there is no JSON object with a verdict in it")
     better, confidence = verdict["better"], verdict.get("confidence")

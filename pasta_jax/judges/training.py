@@ -6,7 +6,7 @@ scores. Scores are symmetric in order by construction. Every figure is about que
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from pasta_jax.progress import doing, say
 from pasta_jax.runs import settings as run_config
 from pasta_jax.runs.checkpoint import git_revision, provenance
 from pasta_jax.tokenizers.tokenizer import Tokenizer
-from pasta_jax.train.fit import fit
+from pasta_jax.train.fit import Watch, fit, unwatched
 from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import Loss, LossSums, Scoring, hidden_states, model_params
 from pasta_jax.train.optimizer import new_optimizer, schedule
@@ -69,22 +69,26 @@ class FoldReport:
     other_length: Share  # of the others
     models: int
     spearman: float | None  # of the models' shares of wins against the reference: the judge's, and the published ones
+    margin: float = 2.0  # all pairs are so clear: log-odds between their answers, each judged beside the reference
+    too_long: int = 0  # pairs that were left out
 
     def __str__(self) -> str:
         ranked = (
             "" if self.spearman is None else f"; ranks {self.models} models with a correlation of {self.spearman:.2f}"
         )
         return (
-            f"fold {self.fold}: agrees with {self.matched.agrees:.1%} of {self.matched.pairs} verdicts on answers of"
-            f" equal length (the longer one: {self.matched.longer:.1%}), and with {self.other_length.agrees:.1%} of"
-            f" {self.other_length.pairs} on others ({self.other_length.longer:.1%}){ranked}"
+            f"fold {self.fold}: agrees with {self.matched.agrees:.1%} of {self.matched.pairs} clear verdicts (log-odds"
+            f" of {self.margin:g} or more; {self.too_long} pairs too long) on answers of equal length (the longer one:"
+            f" {self.matched.longer:.1%}), and with {self.other_length.agrees:.1%} of {self.other_length.pairs} on"
+            f" others ({self.other_length.longer:.1%}){ranked}"
         )
 
 
-def run(
-    settings: TrainJudgeSettings, workdir: Path, stopping: Callable[[], bool] = lambda: False
-) -> list[FoldReport] | None:
-    """Train the judges that are missing in `workdir`, and their reports; None if it was stopped."""
+def run(settings: TrainJudgeSettings, workdir: Path, watch: Watch = unwatched) -> list[FoldReport] | None:
+    """Train the judges that are missing in `workdir`, and their reports; None if it was stopped.
+
+    `watch` is entered around each training; its function returns whether to stop. Measuring may be killed.
+    """
     if not settings.verdicts:
         raise PastaError(f"config.verdicts is missing: {verdicts.FIX}, as --config.verdicts=FOLDER/results")
     if not settings.adapter.rank:
@@ -102,7 +106,7 @@ def run(
         for fold in settings.only or range(settings.folds):
             path = workdir / f"fold-{fold}" / REPORT
             if not path.exists():
-                report = _fold(settings, fold, answers, workdir, compared, stopping)
+                report = _fold(settings, fold, answers, workdir, compared, watch)
                 if report is None:
                     return None
                 write_json(path, dataclasses.asdict(report))
@@ -116,7 +120,7 @@ def _fold(
     answers: Sequence[Answered],
     workdir: Path,
     compared: dict[str, Any],
-    stopping: Callable[[], bool],
+    watch: Watch,
 ) -> FoldReport | None:
     """Train and measure the judge of a fold; None if it was stopped."""
     hidden = set(verdicts.some_of([one.model for one in answers], settings.hidden))
@@ -129,7 +133,7 @@ def _fold(
         pairs = verdicts.pairs_of(learnt, settings.pairs, settings.matched, settings.margin, settings.train.seed)
         held_out = verdicts.pairs_of(theirs, 3 * settings.measured, 2 / 3, settings.margin, settings.train.seed + 1)
     folder = workdir / f"fold-{fold}"
-    steps = _train(settings, pairs, held_out, folder, compared, stopping)
+    steps = _train(settings, pairs, held_out, folder, compared, watch)
     if steps is None:
         return None
     return _measured(settings, fold, steps, folder / "model", held_out, theirs)
@@ -141,7 +145,7 @@ def _train(
     held_out: Sequence[JudgedAnswers],
     folder: Path,
     compared: dict[str, Any],
-    stopping: Callable[[], bool],
+    watch: Watch,
 ) -> int | None:
     """Train a judge and write it; its steps, None if it was stopped."""
     train = settings.train
@@ -175,8 +179,10 @@ def _train(
     # Not before: settings that are refused would make the corrected ones another run's.
     run_config.write(folder.parent, compared)
     write_json(folder.parent / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
-    result = fit(folder, training, state, start.frozen, about, Keep(newest=1), False, stopping)
-    if not result.complete:
+    with watch() as stopping:
+        result = fit(folder, training, state, start.frozen, about, Keep(newest=1), False, stopping)
+        stopped = stopping()
+    if stopped or not result.complete:
         return None
     data = (*trained_on(settings.model), verdicts.TERMS)
     made = card.Training("", train.seed, data, card.plain(settings), git_revision())
@@ -253,7 +259,9 @@ def _measured(
         matched, known_odds, uneven = _divided(pairs, judge.tokenizer, settings.lengths)
         temperature = calibrated(differences(known_odds), np.array([pair.odds for pair in known_odds]))
         spearman, models = _ranking(settings, answers, judge, temperature)
-    return FoldReport(fold, steps, temperature, share(matched), share(uneven), models, spearman)
+    too_long = len(pairs) - len(matched) - len(known_odds) - len(uneven)
+    shares = share(matched), share(uneven)
+    return FoldReport(fold, steps, temperature, *shares, models, spearman, settings.margin, too_long)
 
 
 def _divided(

@@ -3,12 +3,13 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pasta_jax.data.example import Example
+from pasta_jax.data.packing import Batch, pack
 from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
@@ -16,15 +17,14 @@ from pasta_jax.files.workdir import claim
 from pasta_jax.models.sharding import devices_of, mesh_of, shard_rows, sharing_rows, to_decode_with, training_mesh
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import example_of
-from pasta_jax.preference.log_probabilities import score_examples
 from pasta_jax.preference.loss import best_of_n_margin, preference_loss
 from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.sample import Answers
 from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
-from pasta_jax.progress import say
+from pasta_jax.progress import Progress, say
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import provenance
-from pasta_jax.train.fit import fit
+from pasta_jax.train.fit import Watch, fit
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
 from pasta_jax.train.loss import log_probabilities
@@ -34,14 +34,6 @@ from pasta_jax.train.settings import Intervals, Keep, parts_of
 from pasta_jax.train.speed import flops_per_token, peak_flops
 from pasta_jax.train.state import Params, new_state
 from pasta_jax.train.trainable import place, scoring
-
-Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
-
-
-@contextlib.contextmanager
-def unwatched() -> Iterator[Callable[[], bool]]:
-    """Train to the end."""
-    yield lambda: False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +118,9 @@ def learn(
             tensorboard=False,
             stopping=stopping,
         )
-    if not result.complete:
+        # A signal in the last step or save: the round is done, and what follows is not begun.
+        stopped = result.complete and processes.told(stopping(), bool)
+    if stopped or not result.complete:
         return None
     params = result.state.trainable
     return RoundModel(start.round + 1, params, fingerprint_of_params(params))
@@ -192,3 +186,28 @@ def score_reference(
 
     count = len(prompts)
     return stage.artifacts.make(Step("reference", inputs, ReferenceScore, count, compute, count, fits))
+
+
+def score_examples(
+    score: Callable[[Batch], jax.Array], examples: Sequence[Example], lengths: tuple[int, ...], rows: int
+) -> list[float]:
+    """The log-probability of each example; `score(batch)` returns those of a batch's rows.
+
+    Examples are grouped into batches the same way in every run, so a value never depends on what was computed before.
+    """
+    longest = max(map(len, examples), default=0)
+    if longest > lengths[-1]:
+        raise PastaError(f"an answer has {longest} tokens with its prompt, rows have {lengths[-1]}; raise lengths")
+    values = [0.0] * len(examples)
+    shortest = 0
+    with Progress("scoring answers", len(examples)) as progress:
+        for length in lengths:
+            bucket = [number for number, example in enumerate(examples) if shortest < len(example) <= length]
+            shortest = length
+            for start in range(0, len(bucket), rows):
+                numbers = bucket[start : start + rows]
+                batch = pack([[examples[number]] for number in numbers] + [[]] * (rows - len(numbers)), length)
+                for number, value in zip(numbers, np.asarray(score(batch)), strict=False):
+                    values[number] = float(value)
+                progress.add(len(numbers))
+    return values

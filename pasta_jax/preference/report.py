@@ -33,7 +33,7 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import for_decoding
 
 TIMED_ROUNDS = 3
-COLUMNS = ("win_rate", "exact", "speedup", "parallelism", "length_ratio", "realised")  # of the table
+COLUMNS = ("win_rate", "exact", "speedup", "speedup_of_ended", "parallelism", "length_ratio", "cut_off", "realised")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +44,12 @@ class Figures:
     exact: float | None  # share of exact answers, of prompts with an exact grader
     speedup: float | None  # theoretical, geometric mean
     speedup_arithmetic: float | None
+    speedup_of_ended: float | None  # geometric mean over prompts where both answers ended by themselves
     parallelism: float | None  # geometric mean
     length_ratio: float | None  # speedup over parallelism: above 1, answers are shorter than the baseline's
     chunks: float  # per answer
     cut_off: int  # answers
-    realised: float | None  # wall-clock speedup, geometric mean
+    realised: float | None  # wall-clock speedup, geometric mean over the first evaluate.timed prompts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ class RunReport:
         lines = [f"{'model':24} {'answers':>14} " + " ".join(f"{name:>18}" for name in COLUMNS)]
         for row in self.rows:
             values = (getattr(row, name) for name in COLUMNS)
-            cells = (f"{'—' if value is None else format(value, '.4f'):>18}" for value in values)
+            cells = (f"{'—' if value is None else format(value, '.4g'):>18}" for value in values)
             lines.append(f"{row.model:24} {f'temperature {row.temperature:g}':>14} " + " ".join(cells))
         return "\n".join(lines)
 
@@ -109,6 +110,7 @@ class Comparison:
     baseline_tokens: Count
     chunks: Count
     whole: bool
+    baseline_whole: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +159,7 @@ def evaluate_baseline(stage: Stage, baseline: Artifact[Answers]) -> Row:
 def compare(stage: Stage, answers: Artifact[Answers], baseline: Artifact[Answers]) -> Artifact[Comparison]:
     """Judge every held-out answer against the baseline's."""
     inputs = {"answers": answers.fingerprint, "baseline": baseline.fingerprint, "judge": judge_inputs(stage.settings)}
+    inputs["records"] = 2  # say whether the baseline's answer is whole
     inputs["questions"] = fingerprints.of_texts([prompt.question for prompt in stage.held_out])
 
     def pair(number: int) -> tuple[Candidate, Candidate]:
@@ -193,6 +196,7 @@ def comparison_of(
         baseline_tokens=baseline.critical_path,
         chunks=answer.chunks,
         whole=answer.whole,
+        baseline_whole=baseline.whole,
     )
 
 
@@ -237,6 +241,7 @@ def figures(records: Sequence[Comparison], realised: float | None) -> Figures:
     """Means over held-out prompts."""
     written = [record for record in records if record.text_tokens and record.baseline_tokens]
     ratios = [record.baseline_tokens / record.critical_path for record in written]
+    ended = [ratio for ratio, record in zip(ratios, written, strict=True) if record.whole and record.baseline_whole]
     parallelisms = [record.text_tokens / record.critical_path for record in written]
     lengths = [record.baseline_tokens / record.text_tokens for record in written]
     judged = [win_rate(record.verdicts) for record in records if record.verdicts]
@@ -246,6 +251,7 @@ def figures(records: Sequence[Comparison], realised: float | None) -> Figures:
         "exact": sum(exact) / len(exact) if exact else None,
         "speedup": geometric_mean(ratios) if ratios else None,
         "speedup_arithmetic": sum(ratios) / len(ratios) if ratios else None,
+        "speedup_of_ended": geometric_mean(ended) if ended else None,
         "parallelism": geometric_mean(parallelisms) if parallelisms else None,
         "length_ratio": geometric_mean(lengths) if lengths else None,
         "chunks": sum(record.chunks for record in records) / len(records),

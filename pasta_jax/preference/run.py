@@ -11,7 +11,7 @@ from pasta_jax.files.workdir import claim
 from pasta_jax.judges.llm import LLMJudge
 from pasta_jax.judges.reward import learnt_from
 from pasta_jax.models.sharding import training_mesh
-from pasta_jax.preference.learn import Watch, learn, unwatched
+from pasta_jax.preference.learn import learn
 from pasta_jax.preference.pair import NoPairs, pair
 from pasta_jax.preference.report import Figures, Row, RunReport, evaluate, evaluate_baseline
 from pasta_jax.preference.sample import sample_baseline, sample_round
@@ -23,6 +23,7 @@ from pasta_jax.progress import say
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import git_revision
 from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
+from pasta_jax.train.fit import Watch, unwatched
 from pasta_jax.train.trainable import MODEL, merged, place, write
 from pasta_jax.weights import card
 from pasta_jax.weights.card import Training
@@ -78,7 +79,7 @@ def run(settings: PreferenceSettings, workdir: Path, watch: Watch = unwatched, c
             model = trained
             rows += compared()
         if model.round or not no_pairs:
-            figures = figures_of(rows[-1]) if rows else {}
+            figures = figures_of(rows[-1], settings) if rows else {}
             write(base.model, model.params, settings.adapter, workdir, training_of(stage, command), figures)
         elif (workdir / MODEL).exists():
             say(f"{workdir / MODEL} is of an earlier run with other settings")
@@ -118,8 +119,9 @@ def training_of(stage: Stage, command: str) -> Training:
     return Training(command, settings.train.seed, described, card.plain(settings), git_revision())
 
 
-def figures_of(row: Row) -> dict[str, float]:
-    """The figures that were measured, under names that say on what."""
+def figures_of(row: Row, settings: PreferenceSettings) -> dict[str, float]:
+    """The figures that were measured, under names that say on what: only records state which prompts SFT never saw."""
+    on = "prompts_not_sampled" if settings.prompts.file else "held_out_prompts"
     values = {field.name: getattr(row, field.name) for field in dataclasses.fields(Figures)}
     measured = {name: value for name, value in values.items() if value is not None} | {"temperature": row.temperature}
-    return {f"held_out_prompts/{name}": value for name, value in measured.items()}
+    return {f"{on}/{name}": value for name, value in measured.items()}

@@ -138,6 +138,8 @@ def read_prompts(settings: PreferenceSettings) -> tuple[tuple[Pair, ...], tuple[
         )
     reasons = Counter(reason for _, reason in left_out + others)
     say(f"{name}: {len(train)} and {len(validation)} pairs, left out: {dict(reasons)}")
+    if count and chosen.file:
+        say(f"{name}: {count} prompts are held out of this round; earlier training may have had them")
     return tuple(train[: chosen.count]), tuple(sorted(validation, key=lambda pair: pair.id)[:count]), {}
 
 
@@ -234,7 +236,8 @@ def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -
     def entry(answer: Candidate | str) -> Entry:
         if isinstance(answer, str):
             return Entry(answer)
-        parts = Program.from_ids(answer.ids, stage.sft.tokenizer).parts
+        # A sequential answer has no chunks, and a baseline may have a tokenizer of its own.
+        parts = Program.from_ids(answer.ids, stage.sft.tokenizer).parts if answer.chunks else ()
         return Entry(answer.text, answer.whole, tuple(part.topic for part in parts if isinstance(part, Chunk)))
 
     entries = [entry(answer) for answer in answers]

@@ -12,7 +12,6 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
 from pasta_jax.files.workdir import claim
 from pasta_jax.llm.client import EndpointDown
-from pasta_jax.preference.learn import Watch, unwatched
 from pasta_jax.preference.report import COLUMNS, Row, RunReport
 from pasta_jax.preference.run import run as run_preference
 from pasta_jax.preference.settings import PreferenceSettings, SweepSettings, Value
@@ -20,6 +19,7 @@ from pasta_jax.progress import say
 from pasta_jax.runs.ray import on_ray
 from pasta_jax.runs.settings import changed
 from pasta_jax.toy.level import refuse_other_level
+from pasta_jax.train.fit import Watch, unwatched
 from pasta_jax.view.pareto import Point as Dot
 from pasta_jax.view.pareto import pareto
 
@@ -59,8 +59,10 @@ class SweepRow:
     win_rate: Spread | None
     exact: Spread | None
     speedup: Spread | None
+    speedup_of_ended: Spread | None
     parallelism: Spread | None
     length_ratio: Spread | None
+    cut_off: Spread | None
     realised: Spread | None
 
 
@@ -192,7 +194,9 @@ def write_results(sweep: Sweep, workdir: Path) -> None:
     """The figures, the table and the plot."""
     atomic.write_json(workdir / "results.json", sweep.fields())
     atomic.write_whole(workdir / "results.md", markdown(sweep))
-    atomic.write_whole(workdir / "pareto.svg", plot(sweep.rows))
+    rows = [row for run in sweep.runs for row in run.report.rows]
+    first = next((row.temperature for row in rows if row.kind == "sft"), 0.0)
+    atomic.write_whole(workdir / "pareto.svg", plot(sweep.rows, first))
 
 
 def points(settings: SweepSettings) -> list[dict[str, Value]]:
@@ -284,17 +288,16 @@ def markdown(sweep: Sweep) -> str:
     return "\n".join(lines) + "\n"
 
 
-def plot(rows: Sequence[SweepRow]) -> str:
-    """Exactness (without an exact grader: the win rate) against both speedups, at the first temperature evaluated."""
+def plot(rows: Sequence[SweepRow], temperature: float) -> str:
+    """Exactness (without an exact grader: the win rate) against both speedups, of answers at this temperature."""
     exact = any(row.exact is not None for row in rows)
     several_rounds = any(row.round > 1 for row in rows)
-    first = next((row.temperature for row in rows if row.kind == "sft"), rows[0].temperature)
     panels = []
     for title, realised in (("theoretical speedup", False), ("realised speedup", True)):
         dots = []
         for row in rows:
             x, y = row.realised if realised else row.speedup, row.exact if exact else row.win_rate
-            if x is None or y is None or (row.temperature != first and row.kind != "baseline"):
+            if x is None or y is None or (row.temperature != temperature and row.kind != "baseline"):
                 continue
             name = label_of(short_name(row.values), row, several_rounds)
             family = f"round {row.round}" if row.kind == "round" else row.model

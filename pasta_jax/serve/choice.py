@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pasta_jax.decode.request import Event, Result
+from pasta_jax.decode.state import OPEN
 from pasta_jax.decode.stop_texts import Reading
 from pasta_jax.decode.transcript import ThreadText
 from pasta_jax.lang.tags import TagIds
@@ -72,13 +73,19 @@ class Choice:
         return {"thread": thread.number, "step": step} | chunk
 
     def finish(self, result: Result) -> list[Delta]:
-        """What is left when the answer has ended: of each thread, a character that was cut off with it."""
+        """What is left when the answer has ended: of each thread, a character that was cut off with it, or its end."""
         self.result = result
         rest = self._reading.finish(result.text)
         if not self.threads:
             return [Delta(rest)] if rest else []
-        threads = [(one, result.trace.text_of(one.number)[len(one.text) :]) for one in self._reading.transcript.threads]
-        return [Delta(rest, self._about(one, one.step)) for one, rest in threads if rest]
+        deltas = []
+        for one in self._reading.transcript.threads:
+            rest = result.trace.text_of(one.number)[len(one.text) :]
+            # By a tag that isn't fed, as the answer's last ones.
+            ends = one.number > 0 and not one.ended and result.trace.closed[one.number] != OPEN
+            if rest or ends:
+                deltas.append(Delta(rest, self._about(one, one.step) | ({"ended": True} if ends else {})))
+        return deltas
 
     def drawn(self, tokenizer: Tokenizer) -> list[logprobs.Drawn]:
         """The scores of an answer that has ended and was scored."""
@@ -109,15 +116,9 @@ class Choice:
         if self.threads:
             about["text"] = self.text
             about["threads"] = [
-                {
-                    "thread": thread.number,
-                    "topic": thread.topic,
-                    "promised": 10 * thread.tens,
-                    "tokens": thread.tokens,
-                    "first_step": thread.first_step,
-                    "last_step": thread.last_step,
-                }
-                for thread in trace.threads()
+                {"thread": one.number, "topic": one.topic, "promised": 10 * one.tens}
+                | {name: getattr(one, name) for name in ("tokens", "first_step", "last_step")}
+                for one in trace.threads()
             ]
         return about
 

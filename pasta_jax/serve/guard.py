@@ -5,8 +5,6 @@ import hashlib
 import hmac
 import ipaddress
 import re
-import sys
-import traceback
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -14,6 +12,7 @@ import h11
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pasta_jax.errors import place_of
 from pasta_jax.progress import say
 from pasta_jax.serve import log
 from pasta_jax.serve.delivery import as_json
@@ -133,9 +132,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def place_of(error: Exception) -> str:
-    """File and line where an exception was raised; its message may quote a prompt."""
-    frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -50,12 +50,9 @@ def reload(
     changed = [new for new, old in zip(read, held, strict=True) if new != old]
     if changed:
         swapped = threading.Event()
-
-        def done() -> None:
+        with service.engine.at_once():  # what is submitted from now on waits for the new weights, with the new rules
+            service.engine.exchange(model.params, {one.number for one in changed}, swapped.set)
             service.adapters.update(templates)
-            swapped.set()
-
-        service.engine.exchange(model.params, {one.number for one in changed}, done)
         swapped.wait()
         say(f"read again: {', '.join(one.name for one in changed)}")
     elif not refused:

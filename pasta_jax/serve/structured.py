@@ -144,6 +144,8 @@ class Structure:
             request = request_of(asks, template)
         threads = len(request.guests)
         share = (slots - request.given) // threads - 1
+        longest = len(request.prompt_ids) + max(len(guest.ids) for guest in request.guests)
+        share = min(share, model.config.context - longest)
         if share < 1:
             of = f"{threads} threads" if threads > 1 else "the answer"
             raise PastaError(f"{request.given} tokens, but the pool of {slots} must also hold {of}; shorten the prompt")

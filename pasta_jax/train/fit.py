@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,6 +79,15 @@ def fit(
     if not result.complete:
         say(f"stopped at step {result.step} of {run.steps}, saved; rerun the command to resume")
     return result
+
+
+Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[Callable[[], bool]]:
+    """Train to the end."""
+    yield lambda: False
 
 
 class StopSignal:

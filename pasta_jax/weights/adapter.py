@@ -39,7 +39,7 @@ from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
 from pasta_jax.weights import card as cards
 from pasta_jax.weights import peft
 from pasta_jax.weights.card import Card
-from pasta_jax.weights.generation_config import FILE, PLAIN, as_json
+from pasta_jax.weights.generation_config import FILE, as_json
 from pasta_jax.weights.lazy import Deferred
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import AdapterSettings, Targets
@@ -194,8 +194,7 @@ def save_adapter(
     tags = base.tokenizer.tags
     card = card or Card("adapter", base.name, about.positions, tags.base, source=base.source)
     write_json(folder / CONFIG, peft.config_json(base.config, tags, about.rank, about.targets, card.base_for_peft))
-    if base.defaults != PLAIN:
-        write_json(folder / FILE, as_json(base.defaults))
+    write_json(folder / FILE, as_json(base.defaults))  # plain ones too, or those of the base would be used
     cards.write(folder, card)
     flat = peft.tensors(unstack(jax.tree.map(np.asarray, adapter)), base.config)
     tensors = {name: np.asarray(leaf, dtype) for name, leaf in flat.items()}

@@ -127,6 +127,7 @@ def test_without_output_records_are_printed(run):
         ({"overrides": {"after": ("kind",)}}, "config.after: 'kind'"),
         ({"overrides": {"after": ("kind:z",)}}, "after: 'z'"),
         ({"overrides": {"after": ("n:kind", "n:n")}}, "config.after: 'n': stated twice"),
+        ({"overrides": {"model.drafter": "pasta"}}, "config.model.drafter: fields have no drafts"),
         ({"output": "none/out.jsonl"}, "--output=none/out.jsonl: none: no such folder"),
         ({"output": "."}, "--output=.: is a folder"),
         ({"output": "t.jsonl"}, "--output=t.jsonl: is --prompts_file"),
@@ -137,6 +138,13 @@ def test_mistakes_are_named(run, given, match):
     with pytest.raises(PastaError, match=match):
         run(**given)
     assert not Path("none").exists()
+
+
+def test_a_text_that_is_too_long_is_named_before_the_first_is_decoded(run, monkeypatch):
+    monkeypatch.setattr(pipeline, "fill_all", pytest.fail)
+    Path("long.jsonl").write_text('{"prompt": "one"}\n' + json.dumps({"prompt": "word " * 3000}) + "\n")
+    with pytest.raises(PastaError, match=r"^long\.jsonl.*2.*: \d+ tokens, but the context is \d+; shorten it"):
+        run(prompts_file="long.jsonl")
 
 
 def test_what_is_asked_of_items_is_part_of_what_records_depend_on():

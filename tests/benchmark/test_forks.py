@@ -21,10 +21,10 @@ def test_every_way_answers_the_same_questions(monkeypatch, tmp_path):
     monkeypatch.setattr(forks, "questions_of", lambda _, count: ["a" * n for n in range(1, count + 1)])
     asked, together = [], forks.together
 
-    def noted(loop, requests, steps):
+    def noted(loop, requests, *others):
         [sequential] = {request.sequential for request in requests}
         asked.append(("off" if sequential else loop, [(one.prompt_ids, one.rules.seed) for one in requests]))
-        return together(loop, requests, steps)
+        return together(loop, requests, *others)
 
     monkeypatch.setattr(forks, "together", noted)
     with pytest.raises(PastaError, match=r"config\.serve\.threads: names no model"):

@@ -2,7 +2,9 @@
 
 import dataclasses
 import queue
+import re
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +16,8 @@ from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, QueueFull, open_engine
 from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.decode.seat import seat
+from pasta_jax.decode.settings import DecodeConfig, Room
 from pasta_jax.errors import PastaError
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
@@ -274,8 +277,9 @@ def test_a_failure_ends_the_requests_that_have_begun_and_no_others(engine, gate,
     assert engine.is_alive
 
 
-def test_an_engine_that_cannot_start_again_refuses(gate, monkeypatch):
-    loops = [loop()]
+def test_an_engine_that_cannot_start_again_refuses_and_says_why(gate, monkeypatch, capsys):
+    first = loop()
+    loops = [first]
     engine = Engine(loops.pop, LANES, WAITING)
     engine.start()
     held = DeviceLoop.advance
@@ -284,9 +288,13 @@ def test_an_engine_that_cannot_start_again_refuses(gate, monkeypatch):
     gate.open()
     assert all(isinstance(client.end(), PastaError) for client in clients)
     assert not engine.is_alive
-    with pytest.raises(EngineClosed):
+    with pytest.raises(EngineClosed, match="the log says why"):
         Client(engine, ask("x"))
     engine.close(drain=True)
+    assert first._state is None, "two pools may not fit into memory"
+    failed, ended = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"error: decoding failed: ZeroDivisionError at \S+test_engine\.py:\d+", failed)
+    assert re.fullmatch(r"error: decoding can't go on: IndexError at \S+:\d+; start the server again", ended)
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -340,8 +348,14 @@ def test_programs_are_compiled_whenever_nobody_waits():
 @pytest.mark.slow
 def test_an_engine_for_a_model_can_be_warm(monkeypatch):
     monkeypatch.setattr(engines, "PREFILL_CHUNKS", (16,))
-    engine = open_engine(tiny_model(), CONFIG, WAITING, topics=False, warm_up=True)
+    compiled = seat._cache_size()
+    engine = open_engine(tiny_model(), CONFIG, WAITING, topics=False, warm_up=True, guests=Room(8, 8))
     assert engine.load.tokens == 0
+    for _ in range(6000):
+        if seat._cache_size() > compiled:
+            break
+        time.sleep(0.01)
+    assert seat._cache_size() == compiled + 1, "the first structured answer would keep all others waiting"
     assert isinstance(Client(engine, ask("x")).end(), Result)
     engine.close(drain=True)
     with pytest.raises(PastaError, match=r"^config\.decoding\.slots: 0; set the tokens"):

@@ -113,6 +113,14 @@ def test_a_file_in_a_package_is_hashed_once_and_again_when_it_changes(path, site
         path(3)
 
 
+def test_a_cache_that_cannot_be_written_costs_another_hash(path, site, cache, hashed):
+    cache.mkdir()
+    (cache / "verified").touch()  # a file, where the folder would be
+    for _ in range(2):
+        assert path(3).read_bytes() == WHOLE
+    assert len(hashed) == 2
+
+
 def test_a_missing_package_is_named_with_its_command(path, site, tmp_path, monkeypatch):
     with pytest.raises(packages.AssetMissing, match=r"part9 is not installed; bash launch/setup.sh --gemma .*part9\)"):
         path(0, 9)

@@ -41,7 +41,7 @@ STEPS: dict[type, list[Any]] = {
         PromptPair(n, *((0, 1) if n else (None, None)), (1.5, 1.0), (2.0, 0.5), (3.0, 1.5)) for n in range(COUNT)
     ],
     ReferenceScore: [ReferenceScore(n, -10.5, -20.0) for n in range(COUNT)],
-    Comparison: [Comparison("Why?", (TIE,), None, 5, 10, 20, 1, True) for _ in range(COUNT)],
+    Comparison: [Comparison("Why?", (TIE,), None, 5, 10, 20, 1, True, True) for _ in range(COUNT)],
     PromptTime: [PromptTime(n, 10.0, 5.0) for n in range(COUNT)],
     Agreement: [Agreement(300, 0.6, 2)] * COUNT,
 }

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from absl import flags
@@ -11,6 +12,7 @@ from absl.testing import flagsaver
 import configs.annotate
 from launch import annotate
 from pasta_jax.annotate import pipeline
+from pasta_jax.annotate.settings import LikelihoodSettings
 from pasta_jax.data.batches import Feed, Layout
 from pasta_jax.data.builder import Examples
 from pasta_jax.data.records import read_records
@@ -218,6 +220,16 @@ def test_the_chunks_to_weigh_are_asked_for_first(command, monkeypatch):
     monkeypatch.setattr(pipeline, "read_pairs", pytest.fail)
     with pytest.raises(PastaError, match=r"config\.records is missing"):
         command("likelihood", {"model": {"preset": "smollm2_135m"}})
+
+
+def test_records_keep_their_split(monkeypatch):
+    """Else a model from the new folder would have learnt what one from the old folder is measured on."""
+    texts = dict.fromkeys(("system", "instruction", "response", "source", "origin"), "x")
+    known = [SimpleNamespace(id=f"p{n}", split="validation" if n % 2 else "train", **texts) for n in range(9)]
+    monkeypatch.setattr(pipeline, "read_records", lambda _: known)
+    pairs, _, splits = pipeline.read_pairs(LikelihoodSettings(records="x"))
+    assert splits == {one.id: one.split for one in known}
+    assert len(pairs) == 9
 
 
 def test_an_output_that_cannot_be_used_is_refused_before_the_work(command, monkeypatch):

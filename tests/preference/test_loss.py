@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.preference.log_probabilities import score_examples
+from pasta_jax.preference.learn import score_examples
 from pasta_jax.preference.loss import best_of_n_margin, bonbon, dpo, ipo, log_ratio, preference_loss
 from pasta_jax.preference.settings import PreferenceLoss
 from pasta_jax.train.loop import gradients

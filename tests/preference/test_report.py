@@ -12,7 +12,7 @@ LOST = Verdict(0.6, 0.4), Verdict(0.1, 0.9)
 
 
 def compared(verdicts, path: int, text: int, baseline: int, chunks: int = 0, exact=None, whole=True) -> Comparison:
-    return Comparison("Why?", verdicts, exact, path, text, baseline, chunks, whole)
+    return Comparison("Why?", verdicts, exact, path, text, baseline, chunks, whole, baseline_whole=True)
 
 
 def test_means_over_prompts():
@@ -28,6 +28,7 @@ def test_means_over_prompts():
         exact=0.5,
         speedup=2.0,  # of 4 and 1
         speedup_arithmetic=2.5,
+        speedup_of_ended=4.0,  # the other was cut off
         parallelism=1.0,  # of 2 and a half
         length_ratio=2.0,
         chunks=0.75,

@@ -30,6 +30,7 @@ from pasta_jax.preference.settings import PreferenceSettings, SweepSettings
 from pasta_jax.preference.stage import RoundModel, open_stage
 from pasta_jax.runs import ray
 from pasta_jax.runs.settings import changed
+from pasta_jax.train.fit import unwatched
 from pasta_jax.train.loss import log_probabilities
 from pasta_jax.train.trainable import scoring
 from pasta_jax.weights.adapter import describe, merge, new_adapter, save_adapter
@@ -225,7 +226,11 @@ def test_a_later_round_learns_relative_to_pasta_sft_and_with_the_margin_of_its_s
     samples = Artifact(folder, [Answers(0, tuple(answers))], "")
     pairs = Artifact(folder, [PromptPair(0, 0, 1, (), (), ())], "")
     start = RoundModel(1, jax.tree.map(lambda leaf: 1.5 * leaf, stage.trainable.params), "")
-    assert learn.learn(stage, start, "", None, samples, pairs, pipeline.unwatched) is None
+    assert learn.learn(stage, start, "", None, samples, pairs, unwatched) is None
+    with monkeypatch.context() as ended:  # a signal in the last step
+        ended.setattr(learn, "fit", lambda **run: SimpleNamespace(complete=True))
+        signalled = contextlib.nullcontext(lambda: True)
+        assert learn.learn(stage, start, "", None, samples, pairs, lambda: signalled) is None
     assert asked["loss"].margin == best_of_n_margin(config.sample.count) == 3.0
     batch, form = asked["run"].batch(0, 0), scoring(config.train, stage.sft)
     logs = jax.jit(lambda params, side: log_probabilities(form, params, side)[0])

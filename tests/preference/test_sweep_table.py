@@ -13,7 +13,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def row(kind: str, temperature: float, speedup: float, exact: float) -> Row:
     figures = {"win_rate": 0.5, "exact": exact, "speedup": speedup, "speedup_arithmetic": speedup, "parallelism": 1.0}
-    figures |= {"length_ratio": speedup, "chunks": 1.0, "cut_off": 0, "realised": None}
+    figures |= {"speedup_of_ended": speedup, "length_ratio": speedup, "chunks": 1.0, "cut_off": 0, "realised": None}
     return Row(**figures, kind=kind, round=int(kind == "round"), temperature=temperature, fingerprint="")
 
 
@@ -63,11 +63,11 @@ def test_rows_name_their_round_where_there_are_several():
     rows = rows_of(runs(rounds=2))
     labels = [one.model for one in rows if one.kind == "round" and one.temperature == 1.0]
     assert labels == [f"quality_weight={weight} round {number}" for weight in ("1.0", "inf") for number in (1, 2)]
-    assert "λ=1 round 2" in plot(rows)
+    assert "λ=1 round 2" in plot(rows, 1.0)
 
 
 def test_the_plot_has_every_model_inside():
-    text = plot(rows_of(runs()))
+    text = plot(rows_of(runs()), 0.0)
     root = ElementTree.fromstring(text)
     assert (root.get("width"), root.get("height")) == (f"{WIDTH}", f"{HEIGHT}")
     for name in ("Baseline-SFT", "Pasta-SFT", "λ=1, λ=∞"):  # the last two lie at one place
@@ -79,3 +79,4 @@ def test_the_plot_has_every_model_inside():
         (place,) = dot.iter(f"{SVG}use")
         assert 0 < float(place.get("x")) < WIDTH
         assert 0 < float(place.get("y")) < HEIGHT
+    assert "λ=1, λ=∞" not in plot(rows_of(runs()), 1.0), "of sampled answers, they differ"

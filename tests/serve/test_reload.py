@@ -1,13 +1,15 @@
 """SIGHUP under load: adapters that have changed are read again, no answer mixes two, a damaged one changes nothing."""
 
+import contextlib
 import threading
 from collections import defaultdict
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from pasta_jax.serve import reload as reloading
 from tests.helpers.serving import Server, saved_adapters, text_of
-
-pytestmark = pytest.mark.slow  # starts a server process
 
 MODELS = ("talkative", "talkative:one", "talkative:two")
 
@@ -17,6 +19,25 @@ def body(model: str, **changes: object) -> dict:
     return asked | {"temperature": 1.0} | changes
 
 
+def test_what_waits_for_new_weights_is_decoded_by_their_rules(monkeypatch):
+    service, ends, seen = Mock(adapters={"m:one": "old"}), [], []
+    service.name, service.settings.adapters = "m", ("one=x",)
+    service.engine.exchange = lambda params, numbers, done: ends.append(done)
+
+    @contextlib.contextmanager
+    def at_once():
+        yield
+        seen.append(dict(service.adapters))
+        ends[0]()  # the answers that ran with the old weights have ended
+
+    service.engine.at_once = at_once
+    new = SimpleNamespace(name="one", number=1)
+    monkeypatch.setattr(reloading, "exchanged", lambda model, text, old: (model, new))
+    reloading.reload(service, Mock(), [SimpleNamespace(name="one", number=1, old=True)], lambda now: "new")
+    assert seen == [{"m:one": "new"}]
+
+
+@pytest.mark.slow  # starts a server process
 def test_adapters_are_exchanged_under_load(folder, tmp_path):
     first, second = (saved_adapters(folder, tmp_path / str(seed), seed) for seed in (0, 10))
     weights = first["one"] / "adapter_model.safetensors"

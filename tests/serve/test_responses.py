@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pasta_jax.decode.request import Event, Request, Result, Score
+from pasta_jax.decode.state import OPEN
 from pasta_jax.decode.trace import Trace, spell_next
 from pasta_jax.serve.choice import Choice
 from pasta_jax.serve.responses import ResponseBody, ResponseWriter
@@ -129,6 +130,9 @@ def test_items_have_their_own_tokens_and_all_text_where_an_answer_is_cut_off_wit
         assert all(trace.thread[number] == thread for thread, number in at)
         silent = trace.in_topic | trace.tags.is_tag(trace.token)
         assert [number for _, number in at] == [number for number in trace.order().tolist() if not silent[number]]
+        for item in writer.whole()["output"]:
+            if number := item["pasta"]["thread"]:
+                assert (item["status"] == "completed") == (trace.closed[number] != OPEN)
 
 
 def test_an_empty_answer_is_one_item_without_text():

@@ -236,6 +236,16 @@ def test_a_prompt_that_leaves_no_room_is_told_so(forks):
     assert refused.value.code == "context_length_exceeded"
 
 
+def test_a_pool_beyond_the_models_context_leaves_room_for_what_fits():
+    """Plain chat would be answered too."""
+    long = [{"role": "user", "content": "x" * 300}]
+    request = asked(
+        service_of(4096), messages=long, response_format=formatted(Person.model_json_schema()), max_tokens=400
+    )
+    longest = len(request.prompt_ids) + max(len(guest.ids) for guest in request.guests)
+    assert 100 < request.max_tokens == tiny_model().config.context - longest
+
+
 def test_each_call_has_max_tokens_where_its_fields_do_not_fork():
     fields = {"tools": TOOLS, "max_tokens": 7, "pasta": {"fork_fields": False}}
     for names in (("adopt",), ("adopt", "feed")):
