@@ -94,6 +94,9 @@ def test_the_options_beside_an_adapter_come_before_those_beside_its_base(tmp_pat
     (path / FILE).write_text('{"pasta_jax": {"max_topic_words": 3}}')
     assert load(named(folder, path)).defaults == Defaults(max_topic_words=3)
     assert load_with_adapter(named(folder, path))[0].defaults == Defaults(max_topic_words=3)
+    base = dataclasses.replace(load_model("", str(folder)), defaults=Defaults())
+    plain, _ = save(tmp_path / "plain", base, Positions())
+    assert load(named(folder, plain)).defaults == Defaults(), "as the run states, not as its base is sampled"
 
 
 def test_the_folder_of_a_run_stands_for_the_model_or_the_adapter_in_it(tmp_path):
