@@ -24,9 +24,8 @@ class AnnotateSettings:
     response_words: WordLimits = (40, 350)  # fewest and most
     drop_duplicates: bool = True  # keep the first of several pairs with the same prompt
     drop_evaluation: bool = True  # drop prompts of AlpacaEval, MT-bench and IFEval, which must be installed
-    validation_percent: Annotated[int, Meta(ge=0, le=100)] = (
-        VALIDATION_PERCENT  # of prompts, by hash; records keep theirs
-    )
+    # Of the prompts, by their hash; records of an earlier run keep their split.
+    validation_percent: Annotated[int, Meta(ge=0, le=100)] = VALIDATION_PERCENT
     # Its tokenizer measures lengths; `likelihood` also runs it.
     model: ModelSource = ModelSource("smollm2_135m")
     max_tokens: Positive = 2048  # of prompt and linear answer together: the paper's pool

@@ -56,13 +56,14 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
     compilation_cache.seconds()  # counts from here
     model = load(settings.model, only_decoding=True)
     fields_of(form, model.tokenizer, model.config.vocab)  # refused before anything else happens
+    room = model.config.context - (settings.request.max_tokens if settings.request.fork else 0)
     for prompt in prompts:  # and so is a text that would end the run midway
         try:
             length = len(prompt_ids(model, form, prompt.text, settings.request))
         except PastaError as error:
             raise PastaError(f"{prompt.place}: {error}") from None
-        if length >= model.config.context:
-            raise PastaError(f"{prompt.place}: {length} tokens, but the context is {model.config.context}; shorten it")
+        if length >= room:
+            raise PastaError(f"{prompt.place}: {length} tokens, but there is room for {room - 1}; shorten it")
     began = time.perf_counter()
     after = waits(settings.after)
 

@@ -142,7 +142,7 @@ class Examples(Sequence[Example]):
             splits = ", ".join(split for split, count in self.about.counts.items() if count)
             fix = "set --config.data.held_out=0 to do without"
             if split == "train":  # of a few records, all may be held out
-                fix = "annotate more answers, or again with --config.validation_percent=0"
+                fix = "annotate more answers, or the source again with --config.validation_percent=0"
             raise PastaError(f"{folder}: no split {split!r}, only {splits}; {fix}")
         self._tokenizer, self._strip, self._positions, self._tree = tokenizer, strip_tags, positions, tree
         tfds = _import_tfds()

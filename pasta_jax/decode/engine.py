@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 
 from pasta_jax.decode.device_loop import DeviceLoop
@@ -277,6 +278,7 @@ class Engine:
             begun = {number for number, job in self._jobs.items() if job.has_items}
             held = begun | ({*failed.running} & {*self._jobs})  # a program that failed to compile runs for no request
         failed.drop()  # two pools may not fit
+        traceback.clear_frames(error.__traceback__)  # which hold the old one too
         try:
             loop = self._create()
         except BaseException as again:

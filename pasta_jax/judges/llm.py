@@ -39,10 +39,12 @@ def question_for(question: str, first: str, second: str) -> Messages:
 
 def read_verdict(answer: str) -> Verdict:
     """The verdict in an answer, which may be in a code fence or after other text."""
-    verdict = None
+    verdict, end = None, 0
     for match in re.finditer(r"\{", answer):
+        if match.start() < end:
+            continue  # within an object that was read
         try:
-            value, _ = json.JSONDecoder().raw_decode(answer, match.start())
+            value, end = json.JSONDecoder().raw_decode(answer, match.start())
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and "better" in value:

@@ -69,18 +69,19 @@ class FoldReport:
     other_length: Share  # of the others
     models: int
     spearman: float | None  # of the models' shares of wins against the reference: the judge's, and the published ones
-    margin: float = 2.0  # all pairs are so clear: log-odds between their answers, each judged beside the reference
-    too_long: int = 0  # pairs that were left out
+    margin: float | None = None  # log-odds between a pair's answers, each judged beside the reference, at least
+    too_long: int | None = None  # pairs that were left out; older reports don't say
 
     def __str__(self) -> str:
         ranked = (
             "" if self.spearman is None else f"; ranks {self.models} models with a correlation of {self.spearman:.2f}"
         )
+        of = "" if self.margin is None else f" (log-odds of {self.margin:g} or more; {self.too_long} pairs too long)"
         return (
-            f"fold {self.fold}: agrees with {self.matched.agrees:.1%} of {self.matched.pairs} clear verdicts (log-odds"
-            f" of {self.margin:g} or more; {self.too_long} pairs too long) on answers of equal length (the longer one:"
-            f" {self.matched.longer:.1%}), and with {self.other_length.agrees:.1%} of {self.other_length.pairs} on"
-            f" others ({self.other_length.longer:.1%}){ranked}"
+            f"fold {self.fold}: agrees with {self.matched.agrees:.1%} of {self.matched.pairs} clear verdicts{of} on"
+            f" answers of equal length (the longer one: {self.matched.longer:.1%}), and with"
+            f" {self.other_length.agrees:.1%} of {self.other_length.pairs} on others"
+            f" ({self.other_length.longer:.1%}){ranked}"
         )
 
 

@@ -118,7 +118,7 @@ def learn(
             tensorboard=False,
             stopping=stopping,
         )
-        # A signal in the last step or save: the round is done, and what follows is not begun.
+        # A signal (to the first process) in the last step or save: the round is done, and what follows is not begun.
         stopped = result.complete and processes.told(stopping(), bool)
     if stopped or not result.complete:
         return None

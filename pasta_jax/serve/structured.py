@@ -145,11 +145,12 @@ class Structure:
         threads = len(request.guests)
         share = (slots - request.given) // threads - 1
         longest = len(request.prompt_ids) + max(len(guest.ids) for guest in request.guests)
-        share = min(share, model.config.context - longest)
+        if (room := model.config.context - longest) < 1:
+            raise PastaError(f"{longest} tokens, but the context is {model.config.context}; shorten the prompt")
         if share < 1:
             of = f"{threads} threads" if threads > 1 else "the answer"
             raise PastaError(f"{request.given} tokens, but the pool of {slots} must also hold {of}; shorten the prompt")
-        return dataclasses.replace(request, max_tokens=min(template.max_tokens, request.max_tokens, share))
+        return dataclasses.replace(request, max_tokens=min(template.max_tokens, request.max_tokens, share, room))
 
 
 def structure_of(

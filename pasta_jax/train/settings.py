@@ -191,9 +191,8 @@ class DrafterSettings:
     """A drafter that learns a model's own answers (train/drafter.py)."""
 
     model: ModelSource = ModelSource("smollm2_135m", adapter="pasta")
-    answers: str = (
-        ""  # a file of the model's answers that launch.decode --output wrote; to none of the prompts measured on
-    )
+    # A file of the model's answers that launch.decode --output wrote; to none of the prompts measured on.
+    answers: str = ""
     width: Annotated[int, Meta(ge=32, le=2**16, multiple_of=32)] = 1024  # of its hidden layer
     ids: Positive = 8192  # that it can guess: the most frequent ones of the answers
     depth: Annotated[int, Meta(ge=1, le=7)] = 3  # tokens in a row that it learns to guess

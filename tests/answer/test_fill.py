@@ -143,7 +143,7 @@ def test_mistakes_are_named(run, given, match):
 def test_a_text_that_is_too_long_is_named_before_the_first_is_decoded(run, monkeypatch):
     monkeypatch.setattr(pipeline, "fill_all", pytest.fail)
     Path("long.jsonl").write_text('{"prompt": "one"}\n' + json.dumps({"prompt": "word " * 3000}) + "\n")
-    with pytest.raises(PastaError, match=r"^long\.jsonl.*2.*: \d+ tokens, but the context is \d+; shorten it"):
+    with pytest.raises(PastaError, match=r"^long\.jsonl.*2.*: \d+ tokens, but there is room for \d+; shorten it"):
         run(prompts_file="long.jsonl")
 
 

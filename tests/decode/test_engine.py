@@ -4,20 +4,17 @@ import dataclasses
 import queue
 import re
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from pasta_jax.decode import device_loop
-from pasta_jax.decode import engine as engines
 from pasta_jax.decode import generate as decoding
 from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.device_loop import DeviceLoop
-from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, QueueFull, open_engine
+from pasta_jax.decode.engine import Cancelled, Engine, EngineClosed, QueueFull
 from pasta_jax.decode.request import Event, Request, Result
-from pasta_jax.decode.seat import seat
-from pasta_jax.decode.settings import DecodeConfig, Room
+from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
@@ -343,20 +340,3 @@ def test_programs_are_compiled_whenever_nobody_waits():
     assert warm.wait(60)
     assert [one if isinstance(one, str) else "answer" for one in order] == ["a", "answer", "b", "c"]
     engine.close(drain=True)
-
-
-@pytest.mark.slow
-def test_an_engine_for_a_model_can_be_warm(monkeypatch):
-    monkeypatch.setattr(engines, "PREFILL_CHUNKS", (16,))
-    compiled = seat._cache_size()
-    engine = open_engine(tiny_model(), CONFIG, WAITING, topics=False, warm_up=True, guests=Room(8, 8))
-    assert engine.load.tokens == 0
-    for _ in range(6000):
-        if seat._cache_size() > compiled:
-            break
-        time.sleep(0.01)
-    assert seat._cache_size() == compiled + 1, "the first structured answer would keep all others waiting"
-    assert isinstance(Client(engine, ask("x")).end(), Result)
-    engine.close(drain=True)
-    with pytest.raises(PastaError, match=r"^config\.decoding\.slots: 0; set the tokens"):
-        open_engine(tiny_model(), dataclasses.replace(CONFIG, slots=0), WAITING, topics=False, warm_up=False)

@@ -129,6 +129,7 @@ def test_likelihood_is_the_mean_log_probability_of_the_answers_tokens():
         ('Sure!\n```json\n{"better": "tie", "confidence": 0.9}\n```', (0.5, 0.5)),
         ('a {brace} and {"other": 1}, then {"better": "A", "confidence": 0}', (0.0, 0.0)),
         ('B says {"better": "B", "confidence": 1}, but {"better": "A", "confidence": 0.5}', (0.5, 0.0)),
+        ('{"better": "A", "confidence": 0.5, "before": {"better": "B", "confidence": 1}}', (0.5, 0.0)),
     ],
 )
 def test_a_verdict_is_found_within_other_text(text, verdict):
