@@ -89,6 +89,11 @@ def likelihood() -> LikelihoodSettings:
     return LikelihoodSettings()
 
 
+def weighed() -> LikelihoodSettings:
+    """Weigh the chunks of an `answers` run; as there, records are kept by their form."""
+    return LikelihoodSettings(validation_percent=0, model=ModelSource(), form=answers().form)
+
+
 def openai() -> EndpointSettings:
     """Any endpoint with OpenAI's chat completions API; your own: --config.endpoint.url=http://localhost:8000/v1."""
     return EndpointSettings()

@@ -54,34 +54,24 @@ def main(settings: BenchmarkSettings, name: str) -> None:
     from pasta_jax.benchmark import fill, forks, profile, rounding, serving, ways
     from pasta_jax.benchmark import run as benchmark
 
-    match name:
-        case "decode":
-            report = benchmark.decode(settings, PEERS.value)
-        case "prefill":
-            report = benchmark.prefill(settings, PEERS.value)
-        case "rounding":
-            report = rounding.measure(settings, PEERS.value)
-        case "interpreter":
-            report = benchmark.interpreter(settings)
-        case "train":
-            report = benchmark.train(settings, PEERS.value)
-        case "sampling":
-            report = benchmark.sampling(settings)
-        case "serve":
-            report = serving.measure(settings.model, settings.serve, PEERS.value)
-        case "load":
-            report = serving.measure_load(settings.model, settings.serve, settings.load, PEERS.value)
-        case "forks":
-            report = forks.measure(settings)
-        case "fill":
-            report = fill.measure(settings, PEERS.value)
-        case "drafts":
-            report = benchmark.draft(settings)
-        case "ways":
-            report = ways.measure(settings, PEERS.value)
-        case "profile":
-            report = profile.profile(settings)
-            show(profile.table(report))
+    runs = {
+        "decode": benchmark.decode,
+        "prefill": benchmark.prefill,
+        "rounding": rounding.measure,
+        "interpreter": benchmark.interpreter,
+        "train": benchmark.train,
+        "sampling": benchmark.sampling,
+        "serve": serving.measure,
+        "load": serving.measure_load,
+        "forks": forks.measure,
+        "fill": fill.measure,
+        "drafts": benchmark.draft,
+        "ways": ways.measure,
+        "profile": profile.profile,
+    }
+    report = runs[name](settings, PEERS.value) if name in WITH_PEERS else runs[name](settings)
+    if name == "profile":
+        show(profile.table(report))
     print(benchmark.as_json(report))
 
 

@@ -112,7 +112,7 @@ def keep(verdicts: Iterable[Record | Refusal], limits: FormFilter) -> tuple[list
     count = round(limits.unforked / (1 - limits.unforked) * len(forked))
     kinds = [sorted(ids, key=lambda id: hashlib.sha256(id.encode()).hexdigest()) for _, ids in sorted(plain.items())]
     in_turn = [id for id in chain(*zip_longest(*kinds)) if id is not None]
-    reasons |= dict.fromkeys(in_turn[count:], "enough without a fork")
+    reasons |= dict.fromkeys(in_turn[count:], "enough without a fork" if forked else "none forks")
     kept = forked.union(in_turn[:count])
     left_out = [
         Refusal(v.id, v.source, v.origin, f"form: {reasons[v.id]}", "", v.program)

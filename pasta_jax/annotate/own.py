@@ -12,7 +12,7 @@ from typing import Any
 
 from pasta_jax.annotate.run import Annotation
 from pasta_jax.annotate.verify import NOT_ENCODABLE
-from pasta_jax.data.pairs import Pair, id_of
+from pasta_jax.data.pairs import Pair, id_of, system_beside
 from pasta_jax.data.sources import separated
 from pasta_jax.errors import PastaError
 from pasta_jax.files.jsonl import read_records
@@ -33,7 +33,7 @@ def read_answers(source: str) -> dict[str, Mapping[str, object]]:
         texts = [row.get(name) for name in ("prompt", "text", "program")] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise PastaError(f"{place}: not an answer with prompt, text and program; {_FIX}")
-        answers[id_of("", *texts[:2])] = row
+        answers[id_of(system_beside(row), *texts[:2])] = row
     return answers
 
 

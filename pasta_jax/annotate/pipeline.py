@@ -60,7 +60,7 @@ def run(settings: AnnotateSettings, folder: Path) -> Summary | None:
             for pair, answer in track(zip(pairs, answers, strict=True), "verifying", len(pairs))
             if not isinstance(answer, Unanswered)
         ]
-        if isinstance(settings, FormSettings) and settings.form:
+        if isinstance(settings, FormSettings | LikelihoodSettings) and settings.form:
             verdicts, left_out = keep(verdicts, settings.form)
             skipped.left_out.extend(left_out)
         source = settings.records or settings.source

@@ -73,6 +73,7 @@ class LikelihoodSettings(AnnotateSettings):
 
     annotator: Literal["likelihood"] = "likelihood"
     weighing: Weighing = Weighing()
+    form: FormFilter | None = None  # as of FormSettings, once chunks are weighed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Job:
     as_json: bool  # print records instead of text
     compare: bool  # answer with and without the tags, and compare
     started: float  # time.perf_counter() when the command began
+    system: str = ""  # message, of all prompts
 
     def path_for(self, path: Path, number: int) -> Path:
         """The file for one answer: `path`, or with several prompts the same with the answer's number."""

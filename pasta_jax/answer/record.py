@@ -43,6 +43,7 @@ class AnswerRecord:
     theoretical_speedup: AtLeastZero | None
     drafts: Count | None = None  # guesses of next tokens that were fed, and those of them that were right
     drafts_kept: Count | None = None
+    system: str | None = None  # the system message
 
     def fields(self) -> dict[str, str | int | float | bool]:
         """The record as plain data: first the fields that AlpacaEval reads, by its names; None is left out."""
@@ -80,6 +81,7 @@ def record_of(job: Job, result: Result, sequential: bool) -> AnswerRecord:
         decode_ms=round(trace.decode_ms, 3),
         baseline_tokens=baseline,
         theoretical_speedup=None if baseline is None else round(trace.speedup(baseline), 4),
+        system=job.system or None,
         **({"drafts": result.drafts_fed, "drafts_kept": result.drafts_kept} if result.drafts_fed else {}),
     )
 

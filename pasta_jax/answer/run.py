@@ -32,7 +32,7 @@ def run(settings: DecodeSettings, job: Job) -> list[AnswerRecord]:
         raise PastaError("config.system: without a chat template there is no system message; drop it, or config.chat")
     refuse_idle_drafter(settings.model.drafter, settings.decoding)
     compilation_cache.seconds()  # counts from here
-    mesh = decoding_mesh(settings.mesh)
+    job, mesh = dataclasses.replace(job, system=settings.system), decoding_mesh(settings.mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
     sequential = settings.request.sequential
     if sequential is None:

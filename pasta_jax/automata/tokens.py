@@ -37,6 +37,9 @@ class TokenAutomaton:
     walk = Automaton.walk  # by the table alone
 
 
+ARRAYS = tuple(field.name for field in dataclasses.fields(TokenAutomaton) if field.name != "key")
+
+
 def over_tokens(automaton: Automaton, pieces: Pieces, starts: Sequence[bytes] = (b"",)) -> TokenAutomaton:
     """The automaton of a value's tokens, which may begin after any of these texts.
 
@@ -87,8 +90,7 @@ def joined(automata: Sequence[TokenAutomaton]) -> tuple[TokenAutomaton, list[int
         "next": [np.where(one.next >= 0, one.next + at, -1) for one, at in zip(distinct, states, strict=False)],
         "mask_of": [one.mask_of + at for one, at in zip(distinct, masks, strict=False)],
     }
-    names = [field.name for field in dataclasses.fields(TokenAutomaton) if field.name != "key"]
-    columns = {name: np.concatenate(moved.get(name) or [getattr(one, name) for one in distinct]) for name in names}
+    columns = {name: np.concatenate(moved.get(name) or [getattr(one, name) for one in distinct]) for name in ARRAYS}
     columns["next"] = columns["next"].astype(np.int16)
     whole = TokenAutomaton(**columns, key=" ".join(first))
     return whole, [first[automaton.key] for automaton in automata]

@@ -17,7 +17,7 @@ import numpy as np
 from pasta_jax.benchmark import peers
 from pasta_jax.benchmark.clients import ANSWER_S, Streamed, Together, ask, ask_together, wait_until_ready
 from pasta_jax.benchmark.run import Report
-from pasta_jax.benchmark.settings import LoadBenchmark, ServeBenchmark
+from pasta_jax.benchmark.settings import BenchmarkSettings, ServeBenchmark
 from pasta_jax.data.pairs import Pair
 from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError
@@ -39,11 +39,12 @@ READY_S = 1800.0  # compiling may take minutes the first time
 Target = tuple[Callable[..., None], tuple]  # what a server's process runs, but for the port, which comes last
 
 
-def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> Report:
+def measure(whole: BenchmarkSettings, with_peers: bool) -> Report:
     """What clients see that ask at the same time, by their number; the servers answer the same questions in turn.
 
     No question comes twice, since servers keep prompts.
     """
+    model, settings = whole.model, whole.serve
     _require(model, settings, with_peers)
     questions = iter(questions_of(settings, sum(settings.clients) * settings.rounds))
     by_clients = {}
@@ -61,8 +62,9 @@ def measure(model: ModelSource, settings: ServeBenchmark, with_peers: bool) -> R
     return {"benchmark": "serve", **about, "clients": by_clients}
 
 
-def measure_load(model: ModelSource, settings: ServeBenchmark, load: LoadBenchmark, with_peers: bool) -> Report:
+def measure_load(whole: BenchmarkSettings, with_peers: bool) -> Report:
     """What clients see that arrive by chance (Poisson), by rate; the servers get the same requests in turn."""
+    model, settings, load = whole.model, whole.serve, whole.load
     _require(model, settings, with_peers)
     # As peers have it: who comes too early waits.
     settings = changed(settings, server=dict(limits=dict(queue=load.requests, answer_s=ANSWER_S)))

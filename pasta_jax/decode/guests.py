@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.automata.automaton import INSIDE, OUTSIDE, UNLIMITED
-from pasta_jax.automata.tokens import TokenAutomaton
+from pasta_jax.automata.tokens import ARRAYS, TokenAutomaton
 from pasta_jax.automata.values import QUOTE
 from pasta_jax.automata.vocabulary import Pieces, begins_character
 from pasta_jax.decode.settings import Room
@@ -25,18 +25,8 @@ from pasta_jax.errors import PastaError
 FREE = -1  # the state of a thread without an automaton
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """The automaton of each lane; [B, ...]. See automata/tokens.py."""
-
-    next: jax.Array  # int16 [B, S, 256]
-    mask_of: jax.Array  # int32 [B, S]
-    masks: jax.Array  # uint32 [B, K, V / 32]
-    done: jax.Array  # bool [B, S]
-    kind: jax.Array  # uint8 [B, S]
-    least: jax.Array  # int32 [B, S]
-    most: jax.Array  # int32 [B, S]
+# On the device, the automaton of each lane: the arrays with a first axis [B].
+jax.tree_util.register_dataclass(TokenAutomaton, ARRAYS, ["key"])
 
 
 @jax.tree_util.register_dataclass
@@ -59,7 +49,7 @@ class Guests:
     budget: jax.Array  # int32 [B]: tokens that each may sample
     state: jax.Array  # int32 [B, M]: of its automaton, or FREE
     chars: jax.Array  # int32 [B, M]: characters of the string it is in
-    table: Table
+    table: TokenAutomaton
     words: Words
 
 
@@ -74,7 +64,7 @@ def no_guests(lanes: int, threads: int, room: Room, pieces: Pieces) -> Guests:
         budget=full(),
         state=full(threads, value=FREE),
         chars=full(threads),
-        table=Table(
+        table=TokenAutomaton(
             next=full(room.states, 256, value=-1, dtype=jnp.int16),
             mask_of=full(room.states),
             masks=full(room.masks, pieces.size // 32, dtype=jnp.uint32),
@@ -82,6 +72,7 @@ def no_guests(lanes: int, threads: int, room: Room, pieces: Pieces) -> Guests:
             kind=full(room.states, dtype=jnp.uint8),
             least=full(room.states),
             most=full(room.states, value=UNLIMITED),
+            key="",
         ),
         words=Words(*map(jnp.asarray, (pieces.data, pieces.start, pieces.chars, pieces.closes))),
     )
@@ -108,19 +99,19 @@ def require_room(automaton: TokenAutomaton, room: Room) -> None:
         )
 
 
-def padded(automaton: TokenAutomaton, room: Room) -> Table:
+def padded(automaton: TokenAutomaton, room: Room) -> TokenAutomaton:
     """An automaton as a lane's part of the tables, on the host."""
     require_room(automaton, room)
 
     def filled(array: np.ndarray, rows: int) -> np.ndarray:
         return np.pad(array, [(0, rows - len(array))] + [(0, 0)] * (array.ndim - 1))
 
-    names = [field.name for field in dataclasses.fields(Table)]
-    return Table(*(filled(getattr(automaton, name), room.masks if name == "masks" else room.states) for name in names))
+    rows = dict.fromkeys(ARRAYS, room.states) | {"masks": room.masks}
+    return TokenAutomaton(**{name: filled(getattr(automaton, name), rows[name]) for name in ARRAYS}, key="")
 
 
 @functools.partial(jax.jit, donate_argnames="guests")
-def install(guests: Guests, lane: jax.Array, table: Table) -> Guests:
+def install(guests: Guests, lane: jax.Array, table: TokenAutomaton) -> Guests:
     """Give a lane another automaton."""
     new = jax.tree.map(lambda field, value: field.at[lane].set(value), guests.table, table)
     return dataclasses.replace(guests, table=new)

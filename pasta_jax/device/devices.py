@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files import container
 
 
 def require(shapes: Any, what: str, fix: str, copies: int = 1) -> None:
@@ -19,9 +20,9 @@ def require(shapes: Any, what: str, fix: str, copies: int = 1) -> None:
 
 
 def total_bytes() -> int:
-    """Bytes of all devices together, or of the machine if they are CPUs; 0: unknown."""
+    """Bytes of all devices together, or of the machine or its container if they are CPUs; 0: unknown."""
     if jax.default_backend() == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), container.memory())
     own = sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices())
     return own * jax.process_count()  # only its own process can ask a device
 

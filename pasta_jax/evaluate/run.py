@@ -23,6 +23,7 @@ from typing import get_args
 import jax
 
 from pasta_jax.decode.request import template
+from pasta_jax.decode.settings import refuse_idle_drafter
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import interop, likelihood, multipart, summary
 from pasta_jax.evaluate.answers import SystemAnswer
@@ -38,6 +39,7 @@ from pasta_jax.evaluate.systems import Task, answer_all, as_named, decoded
 from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, time_together
 from pasta_jax.files import atomic
 from pasta_jax.files.workdir import claim
+from pasta_jax.judges.agreement import key_of
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Judge
 from pasta_jax.judges.rules import rules_of
@@ -129,11 +131,17 @@ def sources_of(settings: EvaluateSettings) -> dict[System, ModelSource]:
 
 def tasks_of(settings: EvaluateSettings) -> list[Task]:
     """Each system with its model; a source that several share is loaded once."""
+    refuse_idle_drafter(settings.model.drafter, settings.decoding)
     models: dict[ModelSource, Model] = {}
     mesh, sources = decoding_mesh(settings.mesh), sources_of(settings)
     for system, source in sources.items():
         if source not in models:
             models[source] = load(source, only_decoding=True, mesh=mesh)
+            if settings.decoding.draft == "drafter" and "drafter" not in models[source].params:
+                raise PastaError(
+                    f"config.decoding.draft=drafter: {models[source].name}, of the system {system}, has no drafter; "
+                    "set one beside each model, as config.baseline.drafter, or choose lookup"
+                )
         if system == "apar" and getattr(models[source].positions, "policy", None) != "shared_start":
             raise PastaError(
                 f"config.apar: {models[source].name} was not trained as APAR; name an adapter of configs/sft.py:apar"
@@ -252,7 +260,10 @@ def write_files(evaluation: Evaluation, pairs: int, workdir: Path) -> None:
     if pairs and others:
         other, name = "baseline" if "baseline" in others else others[0], next(iter(questions))
         both = list(zip(evaluation.of(name, first)[:pairs], evaluation.of(name, other)[:pairs], strict=True))
-        if not (path := workdir / PAIRS).exists():
+        path, key = workdir / PAIRS, key_of(workdir / PAIRS)
+        if not path.exists() and not key.exists():
             write_blind(path, [{first: own, other: plain} for own, plain in both])
+        elif not path.exists():
+            say(f"{key} is of pairs that were moved; delete it to have others")
         elif (count := len(path.read_bytes().splitlines())) != len(both):  # a person's verdicts may be in it
             say(f"{path}: keeps its {count} pairs; delete it to have {len(both)}, of this run")

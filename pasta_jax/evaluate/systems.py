@@ -24,8 +24,10 @@ from pasta_jax.files import fingerprints
 from pasta_jax.lang.structure import Positions
 from pasta_jax.progress import say
 from pasta_jax.runs import processes, records
+from pasta_jax.runs.checkpoint import fingerprint_of_params
 from pasta_jax.runs.records import Records
 from pasta_jax.runs.settings import flat
+from pasta_jax.tokenizers.template import Template
 from pasta_jax.weights.model import Model
 
 SHOWN = {
@@ -61,12 +63,12 @@ class Task:
 
     def request(self, question: Question) -> Request:
         """A question's request. The seed of prompt n of a set is the template's plus n."""
-        return dataclasses.replace(
-            self.template.with_seed(question.number),
-            prompt_ids=tuple(self.model.tokenizer.chat(question.messages)),
-            text=question.text,
-            name=f"{question.prompts}: prompt {question.number}",
-        )
+        seeded, name = self.template.with_seed(question.number), f"{question.prompts}: prompt {question.number}"
+        try:
+            ids = tuple(self.model.tokenizer.chat(question.messages))
+        except PastaError as error:
+            raise PastaError(f"{name}: {error}") from None
+        return dataclasses.replace(seeded, prompt_ids=ids, text=question.text, name=name)
 
     def depends_on(self) -> dict[str, Any]:
         """What the records depend on, flat: neither on lanes and widths, which decide how fast they come, nor on how
@@ -86,6 +88,10 @@ class Task:
             about["precision"] = self.model.precision
         if self.config.draft != "off":  # which changes steps
             about["draft"] = self.config.draft
+        if self.config.draft == "drafter":
+            about["drafter"] = fingerprint_of_params(self.model.params["drafter"])
+        if isinstance(self.model.tokenizer.template, Template):  # of its file, where a user may change it
+            about["template"] = fingerprints.of_texts([self.model.tokenizer.jinja])
         if self.config.forks != "eager":  # likewise, and which keys a product adds first
             about["forks"] = self.config.forks
         if self.is_rival:

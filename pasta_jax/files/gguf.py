@@ -151,6 +151,12 @@ class GGUF:
             raise PastaError(f"{self.path}: metadata {key!r} has {len(value):,} values, at most {most:,}; {_CONVERT}")
         return value
 
+    def info(self, name: str) -> TensorInfo:
+        """The entry of a tensor that must be there."""
+        if name not in self.tensors:
+            raise PastaError(f"{self.path}: no tensor {name!r}; use a complete file of this architecture")
+        return self.tensors[name]
+
     def read(self, name: str) -> np.ndarray:
         """One tensor as float32, in its shape."""
         stored, info = self.stored(name), self.tensors[name]
@@ -167,10 +173,7 @@ class GGUF:
 
     def stored(self, name: str) -> np.ndarray:
         """One tensor's bytes as the file has them."""
-        try:
-            info = self.tensors[name]
-        except KeyError:
-            raise PastaError(f"{self.path}: no tensor {name!r}; use a complete file of this architecture") from None
+        info = self.info(name)
         return np.frombuffer(self._map, np.uint8, info.blocks * info.format.bytes, info.offset)
 
     def forget(self) -> None:

@@ -101,7 +101,7 @@ def cache_dir() -> Path:
     """The folder of files made from others: $PASTA_JAX_CACHE, or the platform's, on Linux ~/.cache/pasta_jax."""
     path = Path(os.environ.get("PASTA_JAX_CACHE") or _default_cache())
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it may be run
     except OSError as error:
         raise PastaError(f"cache {path}: {error.strerror}; set PASTA_JAX_CACHE to a writable folder") from error
     return path

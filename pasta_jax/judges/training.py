@@ -133,6 +133,11 @@ def _fold(
     with doing("choosing pairs"):
         pairs = verdicts.pairs_of(learnt, settings.pairs, settings.matched, settings.margin, settings.train.seed)
         held_out = verdicts.pairs_of(theirs, 3 * settings.measured, 2 / 3, settings.margin, settings.train.seed + 1)
+    if not pairs:
+        raise PastaError(
+            f"config.hidden={settings.hidden}: of {len({one.model for one in answers})} models, no pairs are left to "
+            "learn from; lower it, or use more verdicts"
+        )
     folder = workdir / f"fold-{fold}"
     steps = _train(settings, pairs, held_out, folder, compared, watch)
     if steps is None:

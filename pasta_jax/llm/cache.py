@@ -131,4 +131,4 @@ def _price(tokens_in: int, tokens_out: int, dollars: float | None) -> str:
 
 def _parse(lines: list[bytes], path: Path) -> list[CachedAnswer]:
     """The answers in a cache file."""
-    return list(parsed(lines, CachedAnswer, path, "delete that line"))
+    return list(parsed(lines, CachedAnswer, path, "delete that line, or name another folder"))

@@ -20,10 +20,10 @@ from pasta_jax.preference.candidates import example_of
 from pasta_jax.preference.loss import best_of_n_margin, preference_loss
 from pasta_jax.preference.pair import PromptPair
 from pasta_jax.preference.sample import Answers
-from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
+from pasta_jax.preference.stage import RoundModel, Stage
 from pasta_jax.progress import Progress, say
 from pasta_jax.runs import processes
-from pasta_jax.runs.checkpoint import provenance
+from pasta_jax.runs.checkpoint import fingerprint_of_params, provenance
 from pasta_jax.train.fit import Watch, fit
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run

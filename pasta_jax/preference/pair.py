@@ -75,6 +75,9 @@ def say_lead(stage: Stage, samples: Artifact[Answers], pairs: Artifact[PromptPai
     if not chosen:
         whole = any(answer.whole for record in samples.records for answer in record.answers)
         fix = "sample more, or from a better model" if whole else "all were cut off: raise config.request.max_tokens"
+        qualities = [quality for record in pairs.records for quality in record.quality]
+        if whole and qualities and qualities.count(None) == len(qualities):
+            fix = "the judge gave no verdict that can be read: choose another"
         raise NoPairs(f"no prompt has a better and a worse answer; {fix}")
     speed = sum(record.efficiency[record.better] - record.efficiency[record.worse] for record in chosen) / len(chosen)
     worth = sum(record.quality[record.better] - record.quality[record.worse] for record in chosen) / len(chosen)

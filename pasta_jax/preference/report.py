@@ -24,11 +24,11 @@ from pasta_jax.preference.stage import (
     Stage,
     as_judged,
     at_a_time,
-    fingerprint_of_params,
     judge_inputs,
     judged,
 )
 from pasta_jax.progress import say
+from pasta_jax.runs.checkpoint import fingerprint_of_params
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import for_decoding
 

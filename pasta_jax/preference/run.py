@@ -18,10 +18,10 @@ from pasta_jax.preference.sample import sample_baseline, sample_round
 from pasta_jax.preference.sample_on_ray import write_for_workers
 from pasta_jax.preference.score import judge_agreement, score
 from pasta_jax.preference.settings import PreferenceSettings
-from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params, open_stage
+from pasta_jax.preference.stage import RoundModel, Stage, open_stage
 from pasta_jax.progress import say
 from pasta_jax.runs import processes
-from pasta_jax.runs.checkpoint import git_revision
+from pasta_jax.runs.checkpoint import fingerprint_of_params, git_revision
 from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
 from pasta_jax.train.fit import Watch, unwatched
 from pasta_jax.train.trainable import MODEL, merged, place, write

@@ -16,8 +16,9 @@ from pasta_jax.files.validated import Count
 from pasta_jax.preference.artifacts import Artifact, Step
 from pasta_jax.preference.candidates import Candidate, sample
 from pasta_jax.preference.sample_on_ray import on_workers, write_for_workers
-from pasta_jax.preference.stage import RoundModel, Stage, fingerprint_of_params
+from pasta_jax.preference.stage import RoundModel, Stage
 from pasta_jax.progress import say, track
+from pasta_jax.runs.checkpoint import fingerprint_of_params
 from pasta_jax.tokenizers.tokenizer import tokenizer_fingerprint
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.prepare import for_decoding

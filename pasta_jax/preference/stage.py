@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from pasta_jax.answer.prompts import read_prompts_file
 from pasta_jax.data import repetition
 from pasta_jax.data.batches import Layout
@@ -30,12 +28,11 @@ from pasta_jax.judges.rules import rules_of
 from pasta_jax.lang import words
 from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.llm.client import Client
-from pasta_jax.models.sharding import decoding_mesh, gathered, sharing_rows, training_mesh
+from pasta_jax.models.sharding import decoding_mesh, sharing_rows, training_mesh
 from pasta_jax.preference.artifacts import Artifacts
 from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.settings import PreferenceSettings, PromptSettings
 from pasta_jax.progress import say
-from pasta_jax.runs.checkpoint import flat
 from pasta_jax.toy import task
 from pasta_jax.toy.level import refuse_other_level
 from pasta_jax.toy.task import HELD_OUT, Problem, problems
@@ -161,7 +158,8 @@ def pairs_of(prompts: PromptSettings) -> Iterator[tuple[str, Pair]]:
             (split_of(pair, VALIDATION_PERCENT), pair) for pair in read(prompts.source) if isinstance(pair, Pair)
         )
         return
-    for record in read_records(path_of(prompts.records) / "records.jsonl"):
+    given = path_of(prompts.records)
+    for record in read_records(given if given.suffix == ".jsonl" else given / "records.jsonl"):
         texts = record.system, record.instruction, record.response
         yield record.split, Pair(record.id, *texts, record.source, record.origin)
 
@@ -244,9 +242,3 @@ def as_judged(stage: Stage, question: str, answers: Sequence[Candidate | str]) -
     if isinstance(stage.judge, CheckedJudge):
         stage.judge.prepare(question, entries)  # all log-probabilities together
     return entries
-
-
-def fingerprint_of_params(params: Params) -> str:
-    """Hash names and bits of all parameters. All processes call it."""
-    leaves = sorted(flat(gathered(params)).items())
-    return fingerprints.of_bytes(name.encode() + np.ascontiguousarray(leaf).tobytes() for name, leaf in leaves)

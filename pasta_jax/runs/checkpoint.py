@@ -21,13 +21,16 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from jax import lax
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError, brief
+from pasta_jax.files import fingerprints
 from pasta_jax.files.remote import files_below, is_remote, size_of
 from pasta_jax.files.validated import MIB, read_json, typed
+from pasta_jax.models.sharding import gathered
 
 FORMAT = "pasta_jax checkpoint 1"
 SIZES = "sizes"
@@ -212,6 +215,12 @@ def flat(tree: Tree) -> dict[str, Any]:
     """Leaves by their path; a checkpoint holds names, not classes."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def fingerprint_of_params(params: Tree) -> str:
+    """Hash names and bits of all parameters. All processes call it."""
+    leaves = sorted(flat(gathered(params)).items())
+    return fingerprints.of_bytes(name.encode() + np.ascontiguousarray(leaf).tobytes() for name, leaf in leaves)
 
 
 @jax.jit

@@ -16,7 +16,11 @@ from pasta_jax.files.validated import MIB, located, read_json
 
 CONFIG = "config.json"
 # Settings that may change when a run resumes: they don't change what it computes.
-FREE = ("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype", "defaults")
+FREE = (
+    *("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype", "defaults"),
+    *("train.keep_products", "train.remat", "train.slice", "train.block", "train.accumulate"),  # memory and time
+    *("answers.lanes", "training.save", "training.keep_products"),
+)
 
 
 def plain(settings: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from pasta_jax.decode.request import Request
 from pasta_jax.errors import PastaError, brief, one_line
+from pasta_jax.files import remote
 from pasta_jax.progress import say
 from pasta_jax.serve.service import Service
 from pasta_jax.weights.beside import Beside, exchanged
@@ -33,6 +34,7 @@ def reload(
 
     An adapter that cannot be used leaves the old one in its place, and a line says why.
     """
+    remote.local.cache_clear()  # what is at gs:// may be another by now
     read, templates, refused = [], {}, False
     for text, old in zip(service.settings.adapters, held, strict=True):
         new = old

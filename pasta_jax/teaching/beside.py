@@ -1,5 +1,6 @@
 """Held-out prompts with the answers of the taught model and of the model as it was, for a person to read."""
 
+from pasta_jax.evaluate.answers import SystemAnswer
 from pasta_jax.evaluate.run import Evaluation
 from pasta_jax.view.templates import plain
 
@@ -14,12 +15,16 @@ def table(evaluation: Evaluation) -> str:
         topics = ", ".join(chunk.topic for chunk in one.chunks) or "none"
         parts += [
             f"## {plain(' '.join(one.prompt.split()))}\n",
-            f"**Taught**, {one.text_tokens} tokens in {one.critical_path} steps; chunks: {plain(topics)}\n",
+            f"**Taught**, {_figures(one)}; chunks: {plain(topics)}\n",
             f"{_quoted(one.text)}\n",
-            f"**As it was**, {other.text_tokens} tokens in {other.critical_path} steps\n",
+            f"**As it was**, {_figures(other)}\n",
             f"{_quoted(other.text)}\n",
         ]
     return "\n".join(parts)
+
+
+def _figures(one: SystemAnswer) -> str:
+    return f"{one.text_tokens} tokens in {one.critical_path} steps{'' if one.finished else ', cut off'}"
 
 
 def _quoted(text: str) -> str:

@@ -31,14 +31,14 @@ class Prompts:
 
 
 def room(settings: TeachSettings) -> Callable[[str], bool]:
-    """Whether a prompt leaves room for an answer in a row of training: no record is made of another."""
+    """Whether a prompt has ids, and leaves room for an answer in a row of training: no record is made of another."""
     tokenizer, most = tokenizer_for(settings.model), max(settings.training.lengths)
 
     def fits(text: str) -> bool:
         try:
             return len(tokenizer.chat([("user", text)])) < most
-        except PastaError:  # launch.decode names the character that has no token
-            return True
+        except PastaError:
+            return False
 
     return fits
 
@@ -63,7 +63,7 @@ def choose(settings: PromptsSettings, fits: Callable[[str], bool] = lambda _: Tr
     apart = round(held_out * wanted / count)  # of those with parts
     held = spread(kinds[0][:apart], kinds[1][: held_out - apart])
     left_out = {
-        "too long for config.training.lengths": len(ours) + len(given) - len(short),
+        "without ids, or too long for config.training.lengths": len(ours) + len(given) - len(short),
         "like one of an evaluation set": len(short) - len(unreserved),
         "the same words as another": len(unreserved) - len(distinct),
         "beyond config.prompts.count": len(distinct) - count,

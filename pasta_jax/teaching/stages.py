@@ -119,8 +119,9 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
     )  # fmt: skip
     if settings.weigh:
         proposed = str(workdir / PROPOSED / "records.jsonl")
-        lengths = {"weighing.lengths": training.lengths}
-        found.append(annotate("independent chunks", "likelihood", RECORDS, records=proposed, **lengths, **of_all))
+        variant, of_form = ("weighed", form) if settings.filtered else ("likelihood", {})
+        weighing = {"records": proposed, "weighing.lengths": training.lengths} | of_form
+        found.append(annotate("independent chunks", variant, RECORDS, **weighing, **of_all))
     length = {"train.epochs": training.epochs, "train.steps": training.steps}
     found.append(train("training", RECORDS, TRAINED, **length))
     if settings.corrected:

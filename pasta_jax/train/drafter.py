@@ -55,6 +55,7 @@ class Answered:
     prompt: str
     program: str
     finish_reason: str
+    system: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ def examples_of(model: Model, path: Path) -> list[Example]:
     for place, one in read_records(path, Answered, "use a file that launch.decode --output wrote"):
         try:
             answer = Program.parse(one.program).ids(tokenizer)
-            prompt = tokenizer.chat([("user", one.prompt)])
+            prompt = tokenizer.chat([*([("system", one.system)] if one.system else []), ("user", one.prompt)])
         except PastaError as error:
             raise PastaError(f"{place}: {error}") from None
         ended = one.finish_reason == "stop"

@@ -1,6 +1,7 @@
 """Weights repacked for fast small-batch products on the CPU (inference only)."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import math
 import os
@@ -22,13 +23,14 @@ from pasta_jax.models.parameters import (
     Params,
     kernel_names,
     parts_of,
+    plain_shapes,
     table_names,
     vector_names,
 )
 from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.progress import say
 from pasta_jax.weights.family import GGUF, Family
-from pasta_jax.weights.lazy import places_of, split_rows
+from pasta_jax.weights.lazy import READERS, places_of, require_shape, split_rows
 
 _ROWS = 1 << 10  # of a table that are laid out at a time; whole panels
 CODED = "q8"  # a dtype: float32, with matrices of 8-bit codes
@@ -67,6 +69,8 @@ def in_blocks(
     """
 
     places = functools.cache(functools.partial(places_of, GGUF, family))
+    vocab = gguf.info(family.tensor(GGUF, "embed")).shape[0]  # without the tags
+    implied = plain_shapes(dataclasses.replace(config, vocab=vocab))
     kept = {*quantized.FORMATS, *_PLAIN}
     others = [one for one in gguf.tensors.values() if len(one.shape) > 1 and one.format.name not in kept]
     if others:
@@ -101,23 +105,30 @@ def in_blocks(
         gguf.forget()
         return {field: np.concatenate([one.pop(field) for one in pieces]) for field in list(pieces[0])}
 
-    def has_blocks(tensors: Sequence[str]) -> bool:
-        return all(gguf.tensors[tensor].format.name in quantized.FORMATS for tensor in tensors)
+    def has_blocks(shapes: dict[str, tuple[int, ...]]) -> bool:
+        """Whether all of these tensors are in blocks, which nothing else reads; of other shapes they are refused."""
+        for tensor, shape in shapes.items():
+            require_shape(gguf.path, tensor, gguf.info(tensor).shape, shape)
+        return all(gguf.tensors[tensor].format.name in quantized.FORMATS for tensor in shapes)
 
     def kernel(l: int, name: str, leaves: Params) -> Params:
         c, others = config.of_layer(l), {name: np.asarray(leaf) for name, leaf in leaves.items() if name != "kernel"}
         if name == "router":
             return others | {"kernel": np.asarray(leaves["kernel"])}
         experts = config.experts if name in OF_EXPERTS else None
-        tensors = [family.tensor(GGUF, tensor, l) for tensor in family.tensors(GGUF, parts_of(name, c))]
-        if has_blocks(tensors):
-            return others | _each(places(c, name), experts, functools.partial(laid_out, tensors))
+        plain = plain_shapes(c)
+        shapes = {
+            family.tensor(GGUF, tensor, l): family.shape(GGUF, tensor, [plain[part] for part in parts], -2)
+            for tensor, parts in family.tensors(GGUF, parts_of(name, c)).items()
+        }
+        if has_blocks(shapes):
+            return others | _each(places(c, name), experts, functools.partial(laid_out, [*shapes]))
         return others | _each(np.asarray(leaves["kernel"]), experts, lambda one: {"panels": by_panels(_matrix(one))})
 
     def whole(name: str, leaf: Any, each: Callable) -> Params:
-        tensors = [family.tensor(GGUF, name)]
-        if has_blocks(tensors):
-            found = laid_out(tensors, np.arange(leaf.shape[0]), each)
+        tensor = family.tensor(GGUF, name)
+        if has_blocks({tensor: implied[name]}):
+            found = laid_out([tensor], np.arange(leaf.shape[0]), each)
         else:
             found = {"panels": by_panels(np.asarray(leaf))}
         if name in tag_rows:
@@ -129,7 +140,7 @@ def in_blocks(
         vectors = {name: {"weight": np.asarray(layer[name]["weight"])} for name in vector_names(config.of_layer(l))}
         return on_large_pages(vectors | {name: kernel(l, name, layer[name]) for name in kernel_names(config)})
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+    with concurrent.futures.ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as threads:
         layers = tuple(threads.map(one, range(config.layers), params["layers"]))
         leaves = {name: params[name] for name in table_names(config)}
         if config.layer_embed:

@@ -67,6 +67,8 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
     embed, head = (family.tensor(GGUF, name) for name in ("embed", "head"))
     if embed not in gguf.tensors:
         raise PastaError(f"{path}: no tensor {embed}; {_AGAIN}")
+    if scale := next((name for name in gguf.tensors if name.endswith(".scale")), None):  # beside NVFP4
+        raise PastaError(f"{path}: unsupported tensor {scale}; use a file in another number format than NVFP4")
     file = gguf.section(f"{kind}.", _Metadata, ("attention.sliding_window", "expert_count"))
     if file.scaling not in ("none", "linear", "longrope", "yarn"):
         raise PastaError(

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy bfloat16, which safetensors needs)
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import safetensors
 from pasta_jax.files.atomic import write_whole
+from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params, unpack_layer
 from pasta_jax.weights import families
@@ -30,12 +32,30 @@ def _plain(name: str) -> str:
 _NUMBERS = "F64", "F32", "F16", "BF16"
 
 
+def _weights(folder: Path) -> list[Path]:
+    """The files of a folder's tensors: those that its index names, so none that an older version has left there."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if index.is_file():
+        fix = "fetch it again"
+        names = sorted({*read_json(index, _Index, most=64 * MIB, fix=fix).weight_map.values()})
+        if all(name == Path(name).name for name in names):
+            return [folder / name for name in names]
+        raise PastaError(f"{index}: names files of other folders; {fix}")
+    return sorted(folder.glob("*.safetensors"))
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]  # a tensor's file
+
+
 class Files:
-    """The tensors of a folder's *.safetensors files, read one at a time as float32."""
+    """The tensors of a folder's safetensors files, read one at a time as float32."""
 
     def __init__(self, folder: Path):
         self.path = folder
-        paths = sorted(folder.glob("*.safetensors"))
+        paths = _weights(folder)
         if not paths:
             raise PastaError(f"{folder}: no *.safetensors file; convert models of other formats first")
         self._place_of: dict[str, tuple[Path, str]] = {}

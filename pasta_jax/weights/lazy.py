@@ -116,12 +116,17 @@ def _stored(files: Tensors, name: str, shape: tuple[int, ...]) -> np.ndarray:
         array = np.stack([files.read(name.replace("*", str(expert))) for expert in range(shape[0])])
     else:
         array = files.read(name)
-    if array.shape != shape:
+    require_shape(files.path, name, array.shape, shape)
+    return array
+
+
+def require_shape(path: Path, name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Refuse a tensor of another shape than the configuration's."""
+    if found != shape:
         raise PastaError(
-            f"{files.path}: {name} has shape {array.shape}, the model's configuration implies {shape}; "
+            f"{path}: {name} has shape {found}, the model's configuration implies {shape}; "
             "use the configuration that belongs to it, or fetch or convert the model again"
         )
-    return array
 
 
 # Where the rows of a kernel are in its tensors; of a layer's configuration and the kernel's name.

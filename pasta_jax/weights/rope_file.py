@@ -82,7 +82,11 @@ def rope_of(file: Stated, path: Path) -> dict[str, Any]:
             raise PastaError(f"{path}: rope scaling without {key}; {FIX}")
         return value
 
-    match scaling.rope_type or scaling.type or "default":
+    kind = scaling.rope_type or scaling.type or "default"
+    if scaling.short_factor is not None and kind in ("su", "yarn"):  # older names, of Phi 3
+        kind = "longrope"
+    original = original_context(file, scaling)
+    match kind:
         case "default":
             return rope
         case "linear":
@@ -90,16 +94,17 @@ def rope_of(file: Stated, path: Path) -> dict[str, Any]:
         case "proportional":
             return rope | {"of_pairs": True, "scale": scaling.factor or 1.0}
         case "llama3":
-            return rope | {"llama3": tuple(map(required, _LLAMA3))}
+            implied = {"original_max_position_embeddings": original or file.context}
+            return rope | {"llama3": tuple(required(key, implied.get(key)) for key in _LLAMA3)}
         case "yarn":
-            original = required("original_max_position_embeddings", original_context(file, scaling))
-            factor = scaling.factor or file.context / original
-            return rope | {"yarn": _yarn(scaling, factor, original), "amplitude": _yarn_amplitude(scaling, factor)}
-        case "longrope" | "su":
-            original = original_context(file, scaling) or file.context
-            factor = scaling.factor or file.context / original
-            is_longer = factor > 1 and original > 1
-            amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if is_longer else 1.0
+            factor = required("factor", scaling.factor or (original and file.context / original))
+            yarn = _yarn(scaling, factor, original or file.context)
+            return rope | {"yarn": yarn, "amplitude": _yarn_amplitude(scaling, factor)}
+        case "longrope":
+            shorter = original or file.context
+            factor = scaling.factor or file.context / shorter
+            is_longer = factor > 1 and shorter > 1
+            amplitude = math.sqrt(1 + math.log(factor) / math.log(shorter)) if is_longer else 1.0
             divisors = required("short_factor")
             return rope | {"divisors": divisors, "amplitude": scaling.attention_factor or amplitude}
         case other:

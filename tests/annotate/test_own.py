@@ -40,6 +40,11 @@ def test_a_promise_is_made_as_long_as_its_chunk(tmp_path):
     assert (record.instruction, record.response) == ("Why?", ANSWER["text"])
 
 
+def test_an_answers_system_message_stays_with_it(tmp_path):
+    [record] = verdicts(tmp_path, ANSWER | {"system": "Be brief."})
+    assert (record.system, record.instruction) == ("Be brief.", "Why?")
+
+
 def test_a_list_of_answers_is_read_as_lines_are(tmp_path):
     """launch.decode writes one where the name of its output ends in .json."""
     (tmp_path / "answers.jsonl").write_text(json.dumps(ANSWER) + "\n")

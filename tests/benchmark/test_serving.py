@@ -72,7 +72,7 @@ def test_every_server_gets_the_same_questions_in_turn(monkeypatch):
     monkeypatch.setattr(serving, "targets_of", lambda *_: {name: (fixed, (ours,)) for name, ours in names.items()})
     monkeypatch.setattr(serving, "questions_of", lambda _, count: ["a" * n for n in range(1, count + 1)])
     chosen = small()
-    report = json.loads(as_json(serving.measure(chosen.model, chosen.serve, with_peers=False)))
+    report = json.loads(as_json(serving.measure(chosen, with_peers=False)))
     assert report["packed"] == list(chosen.serve.server.decoding.packed)
     for number, tokens in (("1", 1 + 2), ("3", sum(range(3, 9)))):
         for figures in report["clients"][number].values():
@@ -94,8 +94,8 @@ def test_each_round_and_rate_begins_with_another_server_and_the_seed_is_stated(m
     monkeypatch.setattr(serving, "questions_of", lambda _, count: [*range(count)])
     monkeypatch.setattr(serving, "ask_together", answered)
     chosen = changed(small(), serve={"clients": (1,), "rounds": 3}, load={"rates": (1.0, 2.0, 4.0), "seed": 7})
-    serving.measure(chosen.model, chosen.serve, with_peers=False)
-    report = serving.measure_load(chosen.model, chosen.serve, chosen.load, with_peers=False)
+    serving.measure(chosen, with_peers=False)
+    report = serving.measure_load(chosen, with_peers=False)
     in_turn = [*names, *names[1:], *names[:1], *names[2:], *names[:2]]
     assert asked == 2 * in_turn
     assert [list(by_server) for by_server in report["rates"].values()] == 3 * [names]
@@ -130,7 +130,7 @@ def test_servers_start_one_after_another(monkeypatch):
 def test_threads_of_another_model_than_the_one_that_is_named_are_refused():
     chosen = changed(small(), model={"preset": "qwen2_5_coder_1_5b"})
     with pytest.raises(PastaError, match=r"config\.serve\.threads\.preset: is another model"):
-        serving.measure(chosen.model, chosen.serve, with_peers=False)
+        serving.measure(chosen, with_peers=False)
 
 
 def test_what_our_server_refuses_is_one_line(monkeypatch, capsys):

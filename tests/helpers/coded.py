@@ -16,6 +16,13 @@ def random_blocks(rng, outputs: int, groups: int, group: int, bits: int, has_min
     return Blocks(codes, scales, minimums if has_minimums else None, bits)
 
 
+def numbers(matrix: Blocks) -> np.ndarray:
+    """The weights in float32."""
+    plain = matrix.in_float32()
+    minimums = 0 if plain.minimums is None else np.repeat(plain.minimums, matrix.group, axis=1)
+    return matrix.codes * np.repeat(plain.scales, matrix.group, axis=1) + minimums
+
+
 def in_halves(matrix: Blocks) -> Blocks:
     """Scales and minimums in 16 bits, the smallest and the largest among them."""
     matrix.scales[0, 0], matrix.scales[-1, -1] = 6e-8, -60000

@@ -120,6 +120,13 @@ def test_prompts_without_pairs_are_an_error_that_says_why(whole, message):
         say_lead(None, samples, Artifact(Path(), [PromptPair(0, None, None, (), (), ())], ""))
 
 
+def test_a_judge_without_verdicts_is_why_there_are_no_pairs():
+    samples = Artifact(Path(), [Answers(0, (Candidate((), "", 0, 0, 0, True, True),))], "")
+    unjudged = PromptPair(0, None, None, (1.0,), (None,), (None,))
+    with pytest.raises(NoPairs, match="the judge gave no verdict that can be read: choose another"):
+        say_lead(None, samples, Artifact(Path(), [unjudged], ""))
+
+
 @pytest.mark.slow
 def test_a_run_without_pairs_reports_what_it_measured_and_writes_no_model(config, whole, folder, monkeypatch):
     def no_pairs(*_):

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from pasta_jax.files import remote
 from pasta_jax.serve import reload as reloading
 from tests.helpers.serving import Server, saved_adapters, text_of
 
@@ -35,6 +36,14 @@ def test_what_waits_for_new_weights_is_decoded_by_their_rules(monkeypatch):
     monkeypatch.setattr(reloading, "exchanged", lambda model, text, old: (model, new))
     reloading.reload(service, Mock(), [SimpleNamespace(name="one", number=1, old=True)], lambda now: "new")
     assert seen == [{"m:one": "new"}]
+
+
+def test_what_is_at_gs_is_fetched_again(tmp_path):
+    remote.local(tmp_path)
+    assert remote.local.cache_info().currsize
+    service = SimpleNamespace(settings=SimpleNamespace(adapters=()))
+    reloading.reload(service, Mock(), (), Mock())
+    assert not remote.local.cache_info().currsize
 
 
 @pytest.mark.slow  # starts a server process

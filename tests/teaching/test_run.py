@@ -200,8 +200,10 @@ def test_what_is_left_out_of_a_file_is_told(folder, capsys):
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     settings = changed(configs.teach.tiny(), **{"model.path": str(folder / "mine"), "prompts.file": str(path)})
     run.choose_prompts(settings)
-    told = "10 prompts to learn from, 2 to evaluate on; left out: too long for config.training.lengths: 1, like one of "
-    assert f"{told}an evaluation set: 1, the same words as another: 1\n" in capsys.readouterr().err
+    told = (
+        "10 prompts to learn from, 2 to evaluate on; left out: without ids, or too long for config.training.lengths: "
+    )
+    assert f"{told}1, like one of an evaluation set: 1, the same words as another: 1\n" in capsys.readouterr().err
     assert plan.counts(settings, folder / "new") == (10, 2)
 
 

@@ -24,7 +24,9 @@ def test_no_record_is_set_aside_and_none_is_longer_than_what_is_trained_on(filte
     assert len(found) == 1 + weigh + bool(corrected)
     assert {(one.validation_percent, one.max_tokens) for one in found.values()} == {(0, 4096)}
     if weigh:
-        assert found["independent chunks"].weighing.lengths == (512, 4096)
+        weighed = found["independent chunks"]
+        assert weighed.weighing.lengths == (512, 4096)
+        assert weighed.form == (found["records"].form if filtered else None)
 
 
 def test_answers_with_forks_are_kept_by_the_rules_of_those_without(tmp_path):

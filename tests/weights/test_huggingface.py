@@ -62,7 +62,7 @@ def write_folder(folder, **changes):
         ({"model_type": "mamba"}, "unsupported model_type 'mamba'"),
         ({"model_type": "mistral"}, "unsupported attention_bias of a mistral model"),
         ({"model_type": "granite", "sliding_window": 64}, "unsupported sliding_window of a granite model"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "without original_max_position_embeddings"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope scaling without factor"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "unsupported rope scaling 'dynamic'"),
         ({"model_type": "smollm3", "no_rope_layers": [1, 0, 0]}, r"unsupported no_rope_layers\[2\] 0"),
         ({"model_type": "qwen3_moe", "mlp_bias": False}, "num_local_experts: missing"),
@@ -159,6 +159,47 @@ def test_damaged_folders_are_named(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(PastaError, match="not a complete safetensors file"):
         huggingface.Files(folder)
+
+
+def test_only_the_files_that_the_index_names_are_read(tmp_path):
+    folder = write_folder(tmp_path)
+    whole, name = folder / "model.safetensors", "model.norm.weight"
+    expected = load_file(whole)[name]
+    stale = {other: np.zeros_like(array) for other, array in load_file(whole).items()}
+    save_file(stale, folder / "model-00004-of-00004.safetensors")
+    np.testing.assert_array_equal(huggingface.Files(folder).read(name), expected)
+    first, index = whole.rename(folder / "model-00001-of-00001.safetensors"), folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(stale, first.name)}))
+    np.testing.assert_array_equal(huggingface.Files(folder).read(name), expected)
+    for named, message in (("../x.safetensors", "names files of other folders"), ("none.safetensors", "No such file")):
+        index.write_text(json.dumps({"weight_map": {name: named}}))
+        with pytest.raises(PastaError, match=message):
+            huggingface.Files(folder)
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONG = {"short_factor": [1.0, 2.0], "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize("stated", [YARN, LLAMA3])
+def test_the_original_context_is_the_whole_where_a_scaling_leaves_it_out(stated, tmp_path):
+    context = VARIANTS["llama"].context
+    ropes = [
+        config_file.read_config(write_folder(tmp_path / str(len(more)), rope_parameters=stated | more))[1].rope
+        for more in ({}, {"original_max_position_embeddings": context})
+    ]
+    assert ropes[0] == ropes[1]
+    assert context in (ropes[0].yarn.context if ropes[0].yarn else None, *(ropes[0].llama3 or ()))
+
+
+def test_phi_3_calls_long_rope_yarn_too(tmp_path):
+    ropes = [
+        config_file.read_config(write_folder(tmp_path / name, rope_parameters=LONG | {"type": name}))[1].rope
+        for name in ("longrope", "su", "yarn")
+    ]
+    assert ropes[0].divisors == (1.0, 2.0)
+    assert ropes[0] == ropes[1] == ropes[2]
 
 
 def write_section(folder, section):

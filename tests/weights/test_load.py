@@ -13,6 +13,7 @@ import pytest
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
+from pasta_jax.files.gguf import GGUF
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import PRESETS
 from pasta_jax.models.kernels.cpu import library as kernels
@@ -20,6 +21,7 @@ from pasta_jax.models.tag_rows import initial_tag_rows, rows_apart
 from pasta_jax.models.transformer import forward
 from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights import cache, load, prepare
+from pasta_jax.weights.gguf_model import read_config
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.prepare import for_decoding
 from tests.helpers.gguf_models import GEMMA3, LLAMA, QWEN2, gguf_bytes
@@ -294,6 +296,17 @@ def test_unusable_files_are_refused(metadata, drop, message, tmp_path):
         load_model("", str(path))
     assert str(path) in str(caught.value)
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_scales_beside_the_blocks_of_nvfp4_are_refused(tmp_path):
+    file = GGUF.open(written(tmp_path, "llama"))
+    scaled = dataclasses.replace(
+        file, tensors=file.tensors | {"blk.0.attn_q.scale": file.tensors["output_norm.weight"]}
+    )
+    with pytest.raises(
+        PastaError, match=r"unsupported tensor blk\.0\.attn_q\.scale; use a file in another number format"
+    ):
+        read_config(scaled)
 
 
 def test_missing_and_mismatched_models_are_refused(tmp_path):

@@ -20,7 +20,7 @@ from pathlib import Path
 import jaxlib
 
 from pasta_jax.errors import PastaError
-from pasta_jax.files import packages
+from pasta_jax.files import container, packages
 from pasta_jax.files.atomic import replacing
 from pasta_jax.files.lock import locked
 from pasta_jax.progress import doing, say
@@ -49,7 +49,8 @@ def compilers() -> list[list[str]]:
 def version() -> str:
     """A name for what the library is compiled from. Programs that call it name it too, and never find another."""
     sources = (path.read_bytes() for path in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
-    parts = (*sources, *map(str.encode, FLAGS), jaxlib.__version__.encode(), platform.platform().encode())
+    system = (platform.system(), platform.machine(), *platform.libc_ver())  # an update of Linux changes none of these
+    parts = (*sources, *map(str.encode, (*FLAGS, jaxlib.__version__, *system)))
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
@@ -70,8 +71,10 @@ def compiled() -> Path:
         if not is_whole(path, checksum):
             with doing("compiling kernels for this CPU"), replacing(path) as part:
                 compile_to(part)
+                part.chmod(0o700)  # whatever the umask, for refuse_others
             with replacing(checksum) as part:
                 part.write_text(hashlib.sha256(path.read_bytes()).hexdigest())
+                part.chmod(0o600)
     return path
 
 
@@ -132,13 +135,7 @@ def cores(system: Path = Path("/sys")) -> int:
     for cpu in usable:
         file = system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         siblings.add(file.read_text() if file.exists() else str(cpu))
-    return min(len(siblings), quota(system / "fs/cgroup/cpu.max"))
-
-
-def quota(file: Path) -> int:
-    """Whole CPUs of a container's share of time; as good as unlimited without one."""
-    share, _, period = file.read_text().partition(" ") if file.exists() else ("max", "", "1")
-    return max(1, int(share) // int(period)) if share != "max" else sys.maxsize
+    return min(len(siblings), container.cpus(system / "fs/cgroup"))
 
 
 if __name__ == "__main__":  # launch/setup.sh compiles ahead of the first use

@@ -28,24 +28,10 @@ class Blocks:
         """Inputs with one scale."""
         return self.codes.shape[1] // self.scales.shape[1]
 
-    def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Blocks":
-        """The matrix after a change of its outputs."""
-        changed = {
-            field.name: change(value) if isinstance(value := getattr(self, field.name), np.ndarray) else value
-            for field in dataclasses.fields(self)
-        }
-        return Blocks(**changed)
-
     def in_float32(self) -> "Blocks":
         """The same with scales and minimums in float32."""
         minimums = None if self.minimums is None else _whole(self.minimums, self.floors)
         return Blocks(self.codes, _whole(self.scales, self.factors), minimums, self.bits)
-
-    def numbers(self) -> np.ndarray:
-        """The weights in float32."""
-        plain = self.in_float32()
-        minimums = 0 if plain.minimums is None else np.repeat(plain.minimums, self.group, axis=1)
-        return self.codes * np.repeat(plain.scales, self.group, axis=1) + minimums
 
 
 def _whole(field: np.ndarray, factors: np.ndarray | None) -> np.ndarray:

@@ -401,25 +401,6 @@ void pasta_attend(const float* q, const float* k, const float* v, const int32_t*
           scale, cap});
 }
 
-void pasta_order(const int32_t* thread, int32_t* order, int64_t lanes, int64_t slots) {
-  by_thread(thread, order, lanes, slots);
-}
-
-// `sizes`: rows, heads, dims, and the pool's lanes and slots.
-void pasta_write(const float* k, const float* v, const int32_t* lanes, const int32_t* slots, float* keys, float* values,
-                 const int64_t* sizes) {
-  write({k, v, lanes, slots, keys, values, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]});
-}
-
-void pasta_draw(const float* logits, const float* temperature, const int32_t* top_k, const float* top_p,
-                const float* min_p, const uint32_t* key, const int32_t* ids, int32_t* place, int64_t rows, int64_t count) {
-  draw({logits, temperature, top_k, top_p, min_p, key, ids, place, rows, count});
-}
-
-void pasta_cosines(const float* angles, float* cos, float* sin, int64_t count) { cosines(angles, cos, sin, count); }
-
-void pasta_add_up(const float* x, float* y, int64_t rows, int64_t length) { add_up(x, y, rows, length); }
-
 // The name of the instruction set in use.
 const char* pasta_level_name() { return chosen.load()->name; }
 

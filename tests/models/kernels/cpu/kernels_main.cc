@@ -10,18 +10,7 @@
 #include <thread>
 #include <vector>
 
-extern "C" void pasta_threads(int);
-extern "C" int pasta_level(const char*);
-extern "C" void pasta_multiply(const float*, const void*, const void*, const void*, const uint16_t*, const uint16_t*,
-                               const float*, const float*, float*, const int64_t*);
-extern "C" void pasta_draw(const float*, const float*, const int32_t*, const float*, const float*, const uint32_t*,
-                           const int32_t*, int32_t*, int64_t, int64_t);
-extern "C" void pasta_add_up(const float*, float*, int64_t, int64_t);
-extern "C" void pasta_cosines(const float*, float*, float*, int64_t);
-extern "C" void pasta_order(const int32_t*, int32_t*, int64_t, int64_t);
-extern "C" void pasta_write(const float*, const float*, const int32_t*, const int32_t*, float*, float*, const int64_t*);
-extern "C" void pasta_attend(const float*, const float*, const float*, const int32_t*, const bool*, const int32_t*,
-                             float*, const int64_t*, float, float);
+#include "rows.cc"
 
 int products(unsigned seed) {
   int wrong = 0;
@@ -72,11 +61,11 @@ int products(unsigned seed) {
       }
     }
     std::vector<float> total(rows), three(rows * inputs, 3.f);
-    pasta_add_up(three.data(), total.data(), rows, inputs);
+    add_up(three.data(), total.data(), rows, inputs);
     for (float value : total) wrong += value != 3.f * inputs;
-    std::vector<float> cosines(rows), sines(rows);
-    pasta_cosines(total.data(), cosines.data(), sines.data(), rows);
-    for (int r = 0; r < rows; ++r) wrong += std::abs(cosines[r] * cosines[r] + sines[r] * sines[r] - 1) > 1e-5f;
+    std::vector<float> cosine(rows), sine(rows);
+    cosines(total.data(), cosine.data(), sine.data(), rows);
+    for (int r = 0; r < rows; ++r) wrong += std::abs(cosine[r] * cosine[r] + sine[r] * sine[r] - 1) > 1e-5f;
     std::vector<float> logits(rows * outputs), temperatures(rows, round % 2);
     for (float& value : logits) value = next(400) / 100.f - 2;
     for (int r = 0; r < rows; ++r) logits[r * outputs + r % outputs] = 60;  // more than all noise
@@ -85,8 +74,8 @@ int products(unsigned seed) {
     for (int o = 0; o < outputs; ++o) ids[o] = 3 * o;
     const std::vector<int32_t> most(rows, next(3) * next(outputs + 5));
     const std::vector<float> mass(rows, 1 - next(3) * 0.4f), least(rows, next(2) * 0.5f);
-    pasta_draw(logits.data(), temperatures.data(), most.data(), mass.data(), least.data(), keys.data(),
-               round % 3 ? ids.data() : nullptr, places.data(), rows, outputs);
+    draw({logits.data(), temperatures.data(), most.data(), mass.data(), least.data(), keys.data(),
+          round % 3 ? ids.data() : nullptr, places.data(), rows, outputs});
     for (int r = 0; r < rows; ++r) wrong += places[r] != r % outputs;
     const int64_t rows_seen = 1 + next(9), heads = 1 + next(3), shared = 1 + next(5), room = 1 + next(60), dims = 1 + next(70);
     const int64_t in_pool = 1 + next(3), sizes[] = {rows_seen, heads, shared, room, dims, in_pool};
@@ -95,18 +84,19 @@ int products(unsigned seed) {
     std::vector<char> see(rows_seen * room, 1);
     std::vector<int32_t> threads(in_pool * room), order(threads.size());
     for (int32_t& thread : threads) thread = next(2 * room) - room / 2;  // also none that there are
-    pasta_order(threads.data(), order.data(), in_pool, room);
+    by_thread(threads.data(), order.data(), in_pool, room);
     std::vector<int32_t> lanes(rows_seen);
     for (int32_t& lane : lanes) lane = next(in_pool + 2) - 1;  // also beyond the pool, which is one of it
     pasta_attend(q.data(), k.data(), v.data(), lanes.data(), reinterpret_cast<const bool*>(see.data()), order.data(),
                  out.data(), sizes, 1, 0);
     for (float value : out) wrong += std::abs(value - 2) > 1e-5f;
-    const int64_t many = 1 + next(9), written[] = {many, heads, dims, in_pool, room};
+    const int64_t many = 1 + next(9);
     const std::vector<float> news(many * heads * dims, 7.f);
     std::vector<int32_t> to_lanes(many), to_slots(many);
     for (int32_t& lane : to_lanes) lane = next(in_pool + 2) - 1;  // also beyond the pool
     for (int32_t& slot : to_slots) slot = next(room + 2) - 1;
-    pasta_write(news.data(), news.data(), to_lanes.data(), to_slots.data(), k.data(), v.data(), written);
+    write({news.data(), news.data(), to_lanes.data(), to_slots.data(), k.data(), v.data(), many, heads, dims, in_pool,
+           room});
     for (int64_t row = 0; row < many; ++row) {
       const int64_t lane = to_lanes[row], slot = to_slots[row];
       if (lane < 0 || lane >= in_pool || slot < 0 || slot >= room) continue;

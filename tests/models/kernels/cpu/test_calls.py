@@ -15,7 +15,7 @@ import pytest
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, of_blocks, product, rows_of, waves
 from pasta_jax.models.kernels.cpu.quantized import Blocks
-from tests.helpers.coded import in_halves, random_blocks, with_factors
+from tests.helpers.coded import in_halves, numbers, random_blocks, with_factors
 
 LEVELS = "portable", "avx2", "avxvnni", "avx512", "vnni"
 every_level = pytest.mark.parametrize("library", LEVELS, indirect=True)
@@ -89,7 +89,7 @@ def test_products_of_codes_are_those_of_their_numbers(library):
         elif case % 7 < 6:
             matrix = in_halves(matrix)
         pair = rng.standard_normal((rank, matrix.codes.shape[1]), np.float32), rng.standard_normal((outputs, rank))
-        stored, meant = of_blocks(matrix), matrix.numbers().astype(np.float64)
+        stored, meant = of_blocks(matrix), numbers(matrix).astype(np.float64)
         x = rng.standard_normal((rows, matrix.codes.shape[1]), np.float32)
         x[0, :group] = 0
         expected, error = x @ meant.T, np.abs(x).sum(1).max() * np.abs(meant).max()
@@ -229,9 +229,7 @@ def test_scales_that_are_subnormal_in_16_bits_count_in_a_program(library):
         small = rng.choice(halves, getattr(one, name).shape).astype(np.float16)
         matrix = dataclasses.replace(one, **{name: small})
         result = jax.jit(lambda x, stored: product(x, stored, 50))(x, of_blocks(matrix) | {"bits": np.int32(32)})
-        np.testing.assert_allclose(
-            result, x @ matrix.numbers().T, rtol=1e-4, atol=1e-6 * np.abs(matrix.numbers()).max()
-        )
+        np.testing.assert_allclose(result, x @ numbers(matrix).T, rtol=1e-4, atol=1e-6 * np.abs(numbers(matrix)).max())
 
 
 def test_the_product_in_a_program(library):
@@ -243,7 +241,7 @@ def test_the_product_in_a_program(library):
     for stored, meant in (
         (plain(matrix), matrix),
         (plain(matrix.astype(ml_dtypes.bfloat16)), matrix.astype(ml_dtypes.bfloat16).astype(np.float32)),
-        *((of_blocks(one) | {"bits": np.int32(32)}, one.numbers()) for one in coded),
+        *((of_blocks(one) | {"bits": np.int32(32)}, numbers(one)) for one in coded),
     ):
         result = jax.jit(lambda x, stored: product(2 * x, stored, 50))(x, stored)
         error = 1e-5 * np.abs(meant).max()

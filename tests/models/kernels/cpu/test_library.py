@@ -2,6 +2,7 @@
 
 import functools
 import os
+import stat
 import subprocess
 import sys
 
@@ -51,6 +52,18 @@ def test_a_second_compiler_is_tried_and_a_library_is_kept(fresh, monkeypatch):
     with pytest.raises(PastaError, match=r"no C\+\+ compiler"):
         kernels.compiled()
     kernels.version.cache_clear()
+
+
+def test_the_library_is_this_users_alone_whatever_the_umask(fresh, monkeypatch):
+    monkeypatch.setattr(kernels, "compilers", lambda: [WRITES])
+    monkeypatch.setenv("PASTA_JAX_CACHE", str(fresh / "new"))
+    before = os.umask(0o002)
+    try:
+        path = kernels.compiled()
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (fresh / "new", path, path.with_suffix(".sha256"))]
+    assert modes == [0o700, 0o700, 0o600]
 
 
 def test_an_old_assembler_needs_no_new_instructions(fresh, monkeypatch):
@@ -120,9 +133,10 @@ def test_sanitizers_find_nothing(sanitizer, tmp_path):
         pytest.skip("needs a C++ compiler with sanitizers")
     # Without optimisations they see as much, and compile in a third of the time.
     program, flags = str(tmp_path / "products"), [flag for flag in kernels.FLAGS if flag != "-shared"]
-    sources = [str(kernels.SOURCE), str(ROOT / "tests/models/kernels/cpu/kernels_main.cc")]
-    flags += ["-O0", "-g1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{kernels.headers()}"]
-    built = subprocess.run([*compiler, *flags, *sources, "-o", program], capture_output=True, text=True)
+    flags += ["-O0", "-g1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    flags += [f"-I{kernels.SOURCE.parent}", f"-I{kernels.headers()}"]
+    source = str(ROOT / "tests/models/kernels/cpu/kernels_main.cc")
+    built = subprocess.run([*compiler, *flags, source, "-o", program], capture_output=True, text=True)
     if "sanitize" in built.stderr or "asan" in built.stderr or "tsan" in built.stderr:
         pytest.skip("needs the compiler's sanitizer libraries")
     assert built.returncode == 0, built.stderr

@@ -23,6 +23,7 @@ from pasta_jax.weights import prepare
 from pasta_jax.weights.for_cpu import with_bits
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
+from tests.helpers.coded import numbers
 from tests.helpers.families import VARIANTS
 from tests.helpers.gguf_models import GEMMA3, HALVES, LLAMA, gguf_bytes, random_blocks
 from tests.helpers.loading import load_model
@@ -62,7 +63,7 @@ def test_blocks_are_those_that_gguf_dequantises(format):
     stored = random_blocks(np.random.default_rng(0), format, 6 * 512)
     expected = quants.dequantize(stored.reshape(1, -1), gguf.GGMLQuantizationType[format]).reshape(shape)
     read = quantized.read(stored, format, shape)
-    np.testing.assert_array_equal(read.numbers(), expected)
+    np.testing.assert_array_equal(numbers(read), expected)
     low, high = {4: (0, 16), 6: (-32, 32), 8: (-128, 128)}[read.bits]
     assert low <= read.codes.min() <= read.codes.max() < high
 
@@ -124,6 +125,24 @@ def test_a_models_identity_names_bits_of_inputs_whichever_matrices_are_codes(tmp
         path.write_bytes(gguf_bytes("llama", config, formats=formats)[0])
         known = [load(named(path, dtype="auto", bits=bits), only_decoding=True).identity for bits in (8, 16, 32)]
         assert [text.partition(", inputs of ")[2] for text in known] == ["8 bits", "", "32 bits"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"llama.feed_forward_length": 256},
+            r"blk\.0\.ffn_gate\.weight has shape \(512, 256\), .* implies \(256, 256\)",
+        ),
+        ({"drop": "blk.1.ffn_up"}, r"no tensor 'blk\.1\.ffn_up\.weight'"),
+    ],
+)
+def test_blocks_of_another_shape_than_the_metadata_states_are_refused(changes, message, tmp_path, private_cache):
+    path = tmp_path / "toy.gguf"
+    config = dataclasses.replace(LLAMA, **SIZES)
+    path.write_bytes(gguf_bytes("llama", config, formats=FORMATS["smollm2"], **changes)[0])
+    with pytest.raises(PastaError, match=message):
+        reading.read_model("", str(path), blocks=True)
 
 
 @pytest.mark.slow
