@@ -55,8 +55,10 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
     prompts = read_prompts_file(prompts_file)
     compilation_cache.seconds()  # counts from here
     model = load(settings.model, only_decoding=True)
-    fields_of(form, model.tokenizer, model.config.vocab)  # refused before anything else happens
-    room = model.config.context - (settings.request.max_tokens if settings.request.fork else 0)
+    fields = fields_of(form, model.tokenizer, model.config.vocab)  # refused before anything else happens
+    room = model.config.context
+    if settings.request.fork:
+        room -= settings.request.max_tokens + max(len(model.tokenizer.encode(one.before({}))) for one in fields)
     for prompt in prompts:  # and so is a text that would end the run midway
         try:
             length = len(prompt_ids(model, form, prompt.text, settings.request))

@@ -51,14 +51,12 @@ def over_tokens(automaton: Automaton, pieces: Pieces, starts: Sequence[bytes] = 
     begins = [whole.walk(text) for text in starts]
     table, number, ends_ok = whole.next, {}, np.ones(whole.states, bool)
     masks: list[np.ndarray] = []
-    while True:
-        found = _masks(whole, pieces, begins, done, ends_ok)
-        dead = [state for state, (_, lives) in found.items() if not lives]
-        if not dead:
-            break
+    found = _masks(whole, pieces, begins, done, ends_ok)
+    if dead := _dead({state: needs for state, (_, needs) in found.items() if needs is not None}):
         ends_ok[dead] = False
         if not ends_ok[begins].all():
             raise PastaError("no text of this tokenizer is one of its values; change it")
+        found = _masks(whole, pieces, begins, done, ends_ok)
     mask_of = np.zeros(whole.states, np.int32)
     for state, (mask, _) in found.items():
         packed = mask.tobytes()
@@ -127,10 +125,11 @@ def _with_tail(value: Automaton) -> Automaton:
 
 def _masks(
     whole: Automaton, pieces: Pieces, begins: Sequence[int], done: np.ndarray, ends_ok: np.ndarray
-) -> dict[int, tuple[np.ndarray, bool]]:
-    """For each state that tokens reach and that isn't done: its mask, and whether something may follow."""
+) -> dict[int, tuple[np.ndarray, list[int] | None]]:
+    """For each state that tokens reach and that isn't done: its mask, and the states of which a value must go on to one
+    from here; None: it may end here."""
     is_tail = np.arange(whole.states) >= whole.states - TAIL
-    found: dict[int, tuple[np.ndarray, bool]] = {}
+    found: dict[int, tuple[np.ndarray, list[int] | None]] = {}
     waiting = list(dict.fromkeys(begins))
     queued = set(waiting)
     work = 0
@@ -146,17 +145,33 @@ def _masks(
         ids = pieces.sorted_ids[at]
         bits = np.zeros(pieces.size, bool)
         bits[ids] = True
-        lives = len(ids) > 0
-        if whole.kind[state] != OUTSIDE:
-            # Also when no further character fits.
-            lives = bool((pieces.chars[int(whole.kind[state] == ESCAPED), ids] == 0).any())
+        needs = end
+        if whole.kind[state] != OUTSIDE:  # also when no further character fits
+            needs = end[pieces.chars[int(whole.kind[state] == ESCAPED), ids] == 0]
         if whole.accepts[state]:
-            bits[list(pieces.stop_ids)] = lives = True
-        found[state] = np.packbits(bits, bitorder="little").view(np.uint32), lives
+            bits[list(pieces.stop_ids)] = True
+        mask = np.packbits(bits, bitorder="little").view(np.uint32)
+        found[state] = mask, None if whole.accepts[state] else np.unique(needs).tolist()
         new = [one for one in np.unique(end).tolist() if one not in queued]
         queued.update(new)
         waiting += new
     return found
+
+
+def _dead(needs: dict[int, list[int]]) -> list[int]:
+    """The states from which no value can be completed: none of the states that each needs is alive."""
+    before: dict[int, list[int]] = {}
+    for state, others in needs.items():
+        for other in others:
+            before.setdefault(other, []).append(state)
+    left = {state: len(others) for state, others in needs.items()}
+    dead = [state for state, count in left.items() if not count]
+    for state in dead:  # which grows
+        for one in before.get(state, ()):
+            left[one] -= 1
+            if not left[one]:
+                dead.append(one)
+    return dead
 
 
 def _walk(whole: Automaton, pieces: Pieces, state: int, counts: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -120,6 +120,11 @@ class Result:
     drafts_kept: int = 0
 
     @property
+    def forks(self) -> int:
+        """Threads besides the one that there is anyway: chunks, or all fields but for a lone one."""
+        return 0 if len(self.guests) == 1 else len(self.trace.closed) - 1
+
+    @property
     def critical_path(self) -> int:
         """Steps with a row for every thread."""
         if not self.guests:

@@ -25,7 +25,7 @@ def item_fields(leaf: Leaf, names: Value, model: Model, known: Mapping[str, str]
     *outer, last = leaf.path or ("items",)
     read, items = {**known, last: names.text}, leaf.items
     return [
-        (field_of(Leaf((*outer, name), items.automaton, items.about), model.tokenizer, model.config.vocab), read)
+        (field_of(Leaf((*outer, name), items.form.whole, items.about), model.tokenizer, model.config.vocab), read)
         for name in json.loads(names.text)
     ]
 

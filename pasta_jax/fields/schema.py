@@ -29,6 +29,7 @@ Schema = Mapping[str, Any]
 
 MOST_BYTES = 1 << 16  # of a schema as JSON
 MOST_FIELDS = 256
+MOST_OBJECTS = 1024  # references to one count each time
 DEEPEST = 16  # objects and lists within each other
 MOST_NESTED = 3  # levels of an object without a schema
 MOST_ITEMS = 64  # maxItems and minItems
@@ -39,22 +40,13 @@ NAME = 60  # characters of an item's name, at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Items:
-    """How threads share a list of objects: one names the items, then each has its own."""
-
-    names: Automaton  # of a list of names
-    automaton: Automaton  # of an item
-    about: str  # for a prompt
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Leaf:
     """A field: one value of a schema."""
 
     path: tuple[str, ...]
     automaton: Automaton  # of its JSON text
     about: str  # its type and description, for a prompt
-    items: Items | None = None  # of a list of objects
+    items: "Items | None" = None  # of a list of objects
 
     @property
     def name(self) -> str:
@@ -76,6 +68,15 @@ class Form:
         for leaf, text in zip(self.leaves, self.around[1:], strict=True):
             parts += [leaf.automaton, texts([text.encode()])]
         return sequence(*parts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Items:
+    """How threads share a list of objects: one names the items, then each has its own."""
+
+    names: Automaton  # of a list of names
+    form: Form  # of an item
+    about: str  # for a prompt
 
 
 def form_of(schema: Schema) -> Form:
@@ -116,9 +117,10 @@ def anything() -> Form:
 class _Reader:
     """Reads one schema."""
 
-    def __init__(self, root: Any, items: bool = True):
-        self._root, self._items_too = root, items
-        self._built: dict[str, Automaton] = {}  # by the schema of the value
+    def __init__(self, root: Any, built: dict[str, Automaton] | None = None):
+        """`built`: the automata of a schema of which this reads a list's items."""
+        self._root, self._items_too, self._objects = root, built is None, 0
+        self._built: dict[str, Automaton] = {} if built is None else built  # by the schema of the value
         self._patterns: list[float] = []  # seconds that each took
         self._leaves: list[Leaf] = []
         self._around = [""]
@@ -134,8 +136,11 @@ class _Reader:
         _check_depth(depth, place)
         if schema.get("type") == "object" and not {"enum", "const"} & schema.keys():
             self._around[-1] += "{"
+            self._objects += 1
             for number, (name, one) in enumerate(_properties(schema, place).items()):
                 self._around[-1] += f"{', ' if number else ''}{json.dumps(name, ensure_ascii=False)}: "
+                if self._objects > MOST_OBJECTS or len(self._around[-1]) > MOST_BYTES:
+                    raise PastaError(f"{place}: the schema has too many objects; ask for fewer at a time")
                 self._read(one, (*path, name), depth + 1, refs)
             self._around[-1] += "}"
             return
@@ -151,12 +156,12 @@ class _Reader:
         """How a list of objects can be shared by threads; the list is known to be a valid schema."""
         if schema.get("type") != "array" or {"enum", "const"} & schema.keys():
             return None
-        item = _Reader(self._root, items=False).form(schema["items"], depth + 1, refs)
+        item = _Reader(self._root, self._built).form(schema["items"], depth + 1, refs)
         if len(item.leaves) < 2:
             return None
         names = listed(values.string(1, NAME), schema.get("minItems") or 0, schema.get("maxItems"))
         about = ", ".join(f"{leaf.name} ({leaf.about})" for leaf in item.leaves)
-        return Items(names, item.whole, described(f"array, first a short name of each item, then its {about}", schema))
+        return Items(names, item, described(f"array, first a short name of each item, then its {about}", schema))
 
     def _resolved(self, schema: Any, place: str, refs: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
         """The schema that a reference names."""

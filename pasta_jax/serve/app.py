@@ -24,7 +24,7 @@ from pasta_jax.serve.responses import ResponseWriter, in_own_fields, read_respon
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.settings import Limits
-from pasta_jax.serve.structured import FieldsChoice
+from pasta_jax.serve.structured import FieldsChoice, Structure
 from pasta_jax.view.style import css_variables
 
 PAGE = Path(__file__).with_name("chat.html")
@@ -85,14 +85,20 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     if structure is None:
         choices = [Choice(service.model.tokenizer.tags, body.stops, threads) for _ in requests]
     else:
-        choices = [FieldsChoice(structure, service.model, threads) for _ in requests]
-    steps = service.settings.stream_steps if body.stream else service.settings.batch_steps
+        choices = await fields_choices(service, structure, threads, len(requests))
+    # After a stop text, what a round still decodes is wasted.
+    steps = service.settings.stream_steps if body.stream or body.stops else service.settings.batch_steps
     writer = Writer(kind, service, body, requests[0].rules.seed, before)
     session = Session(service, requests, choices, steps)
     if body.stream:
         return EventStream(session, events_of(session, writer, body))
     await read_whole(request, session, session.read())
-    return as_json(writer.whole(choices))
+    return await asyncio.to_thread(lambda: as_json(writer.whole(choices)))  # many scores take a while
+
+
+async def fields_choices(service: Service, structure: Structure, threads: bool, count: int) -> list[FieldsChoice]:
+    """Answers of fields; made in a thread, as their automata may not be kept any more."""
+    return await asyncio.to_thread(lambda: [FieldsChoice(structure, service.model, threads) for _ in range(count)])
 
 
 async def with_tool(service: Service, body: Body, request: Request) -> tuple[Body, Choice]:
@@ -102,7 +108,7 @@ async def with_tool(service: Service, body: Body, request: Request) -> tuple[Bod
     picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice, several)
     own = dict(n=1, temperature=0.0, logprobs=None, max_tokens=structured.PICK_TOKENS, max_completion_tokens=None)
     requests = await asyncio.to_thread(service.requests_for, dataclasses.replace(body, **own), "chat", picking)
-    choice = FieldsChoice(picking, service.model, threads=False)
+    [choice] = await fields_choices(service, picking, False, 1)
     session = Session(service, requests, [choice], service.settings.batch_steps)
     await read_whole(request, session, session.read())
     if choice.finish_reason == "length" and session.expired:
@@ -123,14 +129,14 @@ async def respond(service: Service, request: Request) -> Response:
     if structure is None:
         choice = Choice(service.model.tokenizer.tags, (), threads=True)
     else:
-        choice = FieldsChoice(structure, service.model, threads=False)
+        [choice] = await fields_choices(service, structure, False, 1)
     steps = service.settings.stream_steps if asked.stream else service.settings.batch_steps
     writer = ResponseWriter(asked.model or service.name, asked, requests[0], choice, service.model.tokenizer)
     session = Session(service, requests, [choice], steps)
     if asked.stream:
         return EventStream(session, writer.events(session))
     await read_whole(request, session, writer.collect(session))
-    return as_json(writer.whole())
+    return await asyncio.to_thread(lambda: as_json(writer.whole()))
 
 
 async def content_of(request: Request, limits: Limits) -> bytes:
@@ -255,7 +261,7 @@ async def events_of(session: Session, writer: Writer, body: Body) -> AsyncIterat
             choice = session.choices[index]
             pieces = [writer.piece(index, delta, choice) for delta in deltas]
             if choice.ended:
-                pieces.append(writer.closing(index, choice))
+                pieces.append(await asyncio.to_thread(writer.closing, index, choice))
             yield b"".join(map(event, pieces))
     except Refusal as refusal:
         yield event(refusal.body())

@@ -50,7 +50,7 @@ class Record:
         self.prompt_tokens += counts["prompt_tokens"]
         self.cached_tokens += counts["prompt_tokens_details"]["cached_tokens"]
         self.answer_tokens += counts["completion_tokens"]
-        self.forks += sum(len(result.trace.closed) - 1 for result in results)
+        self.forks += sum(result.forks for result in results)
 
 
 _current: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record", default=None)

@@ -81,7 +81,7 @@ class Metrics:
         self.drafts_kept.inc(result.drafts_kept)
         self.steps.inc(trace.steps)
         self.critical_path.inc(result.critical_path)
-        self.chunks.inc(len(trace.closed) - 1)
+        self.chunks.inc(result.forks)
         promised_at = trace.step[(trace.thread == 0) & trace.tags.is_close(trace.token)].tolist()
         for thread, step in zip(trace.threads()[1:], promised_at, strict=True):
             if thread.tokens:
@@ -92,7 +92,7 @@ class Metrics:
                 self.promised.inc(10 * thread.tens)
                 self.written.inc(thread.length)
                 self.promise_error.observe(abs(10 * thread.tens - thread.length))
-        self.forked.inc(len(trace.closed) > 1)
+        self.forked.inc(result.forks > 0)
         self.seconds.observe(seconds)
         if trace.steps:
             self.per_step.observe(result.text_tokens / trace.steps)

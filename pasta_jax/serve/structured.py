@@ -124,7 +124,8 @@ class Structure:
                 f"the schema: needs {states} states, but there is room for {room.states}; ask for less at a time"
             )
         if self.forks:
-            fields_of_structure(self, model)
+            for field in fields_of_structure(self, model):
+                model.tokenizer.encode(field.before({}))  # names of properties without ids are the schema's fault
         for form in () if self.forks else forms:
             whole_of(form, model.tokenizer, model.config.vocab)
 

@@ -2,11 +2,12 @@
 
 import json
 import random
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from pasta_jax.automata import values
+from pasta_jax.automata import tokens, values
 from pasta_jax.automata.automaton import UNLIMITED, listed, sequence, texts
 from pasta_jax.automata.tokens import joined, over_tokens
 from pasta_jax.automata.vocabulary import pieces
@@ -122,6 +123,15 @@ def test_texts_of_which_a_tokenizer_has_no_ids_are_refused():
     poor = pieces(Poor(), 384)
     with pytest.raises(PastaError, match="no text of this tokenizer"):
         over_tokens(texts([b"axb"]), poor)
+    with pytest.MonkeyPatch.context() as patch:  # a pass over the states finds what they need, and not one for each
+        passes = Mock(side_effect=tokens._masks)
+        patch.setattr(tokens, "_masks", passes)
+        with pytest.raises(PastaError, match="no text of this tokenizer"):
+            over_tokens(texts([b"a" * 100 + b"x"]), poor)
+        assert passes.call_count == 1
+    some = over_tokens(texts([b"ax", b"bb"]), poor)
+    first = np.unpackbits(some.masks[some.mask_of[0]].view(np.uint8), bitorder="little")
+    assert [first[ord(letter)] for letter in "ab"] == [0, 1]
     either_way = over_tokens(sequence(texts([b"a"]), texts([b"x", b"y"])), poor)
     assert either_way.done.sum() > 0
     assert UNLIMITED not in either_way.least

@@ -120,6 +120,15 @@ def test_values_are_not_drafted_and_are_those_without_drafts(monkeypatch):
     assert drafted.drafts_fed == 0
 
 
+# Each has eight of the next: 8^14 objects without a field.
+CHAIN = {
+    f"a{n}": {"type": "object", "properties": {str(k): {"$ref": f"#/$defs/a{n + 1}"} for k in range(8)}}
+    for n in range(14)
+}
+EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
+OBJECTS = {"$ref": "#/$defs/a0", "$defs": CHAIN | {"a14": EMPTY}}
+
+
 @pytest.mark.parametrize(
     ("schema", "match"),
     [
@@ -137,6 +146,7 @@ def test_values_are_not_drafted_and_are_those_without_drafts(monkeypatch):
         ({"type": "object", "properties": {"a": {"enum": ["\ud800"]}}}, "not valid Unicode"),
         ({"type": "object", "properties": {"a": {"enum": [str(n) for n in range(100_000)]}}}, "more than 65,536 bytes"),
         ({"type": "object", "properties": {str(n): {"type": "null"} for n in range(300)}}, "more than 256 fields"),
+        (OBJECTS, "the schema has too many objects; ask for fewer at a time"),
         ({"type": "string", "pattern": "(a|b)*a(a|b){25}"}, "pattern"),
         ({"type": "string", "const": 5}, 'const: no value is of the type beside it, "string"'),
         ({"type": "integer", "enum": ["a", 1.5, True]}, "enum: no value is of the type"),

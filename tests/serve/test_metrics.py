@@ -1,5 +1,6 @@
 """What /metrics counts of finished answers: promises and chunks, how long these wait, drafts."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -98,3 +99,9 @@ def test_drafts_are_counted(monkeypatch):
         > samples["pasta_drafts_kept_total"]
         == sum(result.trace.kept_drafts for result in results)
     )
+
+
+def test_a_lone_field_is_no_fork():
+    [result] = generate(talkative(), random_requests(1), DecodeConfig(lanes=1, rows=2, slots=80))
+    fields = [dataclasses.replace(result, guests=(None,) * count) for count in (1, 2)]
+    assert [one.forks for one in fields] == [0, len(result.trace.closed) - 1]
