@@ -111,14 +111,17 @@ class Engine:
         """What is submitted within it has the same parameters, whatever is exchanged."""
         return self._changed
 
-    def submit(self, request: Request, round_steps: int, deliver: Deliver) -> int:
-        """Queue a request; its number. `deliver` gets its items, and must neither block nor raise."""
+    def submit(self, request: Request, round_steps: int, deliver: Deliver, accepted: bool = False) -> int:
+        """Queue a request; its number. `deliver` gets its items, and must neither block nor raise.
+
+        `accepted`: it goes on with a request that was, so that a full queue doesn't refuse it.
+        """
         with self._changed:
             if self._failure is not None:
                 raise EngineClosed("decoding has ended, and the log says why; start the server again")
             if self._closing:
                 raise EngineClosed("no more requests are accepted: the server is stopping; try again when it is back")
-            if len(self._jobs) >= self._most:
+            if len(self._jobs) >= self._most and not accepted:
                 raise QueueFull(
                     f"all {self._lanes} lanes are busy and {self._most - self._lanes} requests wait; try again later"
                 )

@@ -74,11 +74,11 @@ POLICY = (
 
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
-    body, before = read_body(await content_of(request, service.settings.limits), kind), []
+    body, before, first = read_body(await content_of(request, service.settings.limits), kind), [], None
     structure = await asyncio.to_thread(body.structure)
     if structured.is_open(body.tools or (), body.tool_choice):
-        body, chosen = await with_tool(service, body, request)
-        before = [[chosen]]
+        body, first = await with_tool(service, body, request)
+        before = [first.choices]
         structure = await asyncio.to_thread(body.structure)
     requests = await asyncio.to_thread(service.requests_for, body, kind, structure)
     threads = body.extension.threads
@@ -89,7 +89,7 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     # After a stop text, what a round still decodes is wasted.
     steps = service.settings.stream_steps if body.stream or body.stops else service.settings.batch_steps
     writer = Writer(kind, service, body, requests[0].rules.seed, before)
-    session = Session(service, requests, choices, steps)
+    session = Session(service, requests, choices, steps, first)
     if body.stream:
         return EventStream(session, events_of(session, writer, body))
     await read_whole(request, session, session.read())
@@ -101,8 +101,8 @@ async def fields_choices(service: Service, structure: Structure, threads: bool, 
     return await asyncio.to_thread(lambda: [FieldsChoice(structure, service.model, threads) for _ in range(count)])
 
 
-async def with_tool(service: Service, body: Body, request: Request) -> tuple[Body, Choice]:
-    """The body with a tool choice that the model made: likeliest name first, in a short answer of its own."""
+async def with_tool(service: Service, body: Body, request: Request) -> tuple[Body, Session]:
+    """The body with a tool choice that the model made, in a short answer of its own: likeliest name first."""
     service.count_of(body)  # too many are refused before anything is decoded
     several = body.parallel_tool_calls is not False and len(body.tools) > 1
     picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice, several)
@@ -116,7 +116,7 @@ async def with_tool(service: Service, body: Body, request: Request) -> tuple[Bod
     names = structured.picked(choice.text)
     if not names and choice.finish_reason == "length":
         raise Refusal("tools: a function's name is too long to be chosen; name one in tool_choice", param="tools")
-    return dataclasses.replace(body, tool_choice=names or "none"), choice
+    return dataclasses.replace(body, tool_choice=names or "none"), session
 
 
 async def respond(service: Service, request: Request) -> Response:

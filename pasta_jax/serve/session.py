@@ -15,20 +15,32 @@ from pasta_jax.serve.service import Service
 
 
 class Session:
-    """Created in the event loop; raises a Refusal at once if the queue is full."""
+    """Created in the event loop; raises a Refusal at once if the queue is full.
 
-    def __init__(self, service: Service, requests: Sequence[Request], choices: Sequence[Choice], round_steps: int):
+    One that goes on `after` another, of the same HTTP request, has its place and what is left of its time.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        requests: Sequence[Request],
+        choices: Sequence[Choice],
+        round_steps: int,
+        after: "Session | None" = None,
+    ):
         self.choices, self._service = choices, service
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[tuple[int, Sequence[Item]]] = asyncio.Queue()
         self._open: dict[int, int] = {}  # the engine's number of each answer that has not ended, by its index
         self._began = time.perf_counter()
         self._has_token, self._record = False, record()
+        self._deadline = after._deadline if after else self._loop.time() + service.settings.limits.answer_s
         self.expired = False  # the time for answers is over
         try:
             with service.engine.at_once():
                 for index, request in enumerate(requests):
-                    self._open[index] = service.engine.submit(request, round_steps, self._deliver_to(index))
+                    deliver = self._deliver_to(index)
+                    self._open[index] = service.engine.submit(request, round_steps, deliver, after is not None)
         except PastaError as error:
             self._cancel()
             if isinstance(error, QueueFull):
@@ -58,10 +70,9 @@ class Session:
 
     async def deltas(self) -> AsyncIterator[tuple[int, list[Delta]]]:
         """What each round adds to each answer, by its index; its last one also if that is nothing."""
-        deadline = self._loop.time() + self._service.settings.limits.answer_s
         while self._open:
             try:
-                async with asyncio.timeout_at(None if self.expired else deadline):
+                async with asyncio.timeout_at(None if self.expired else self._deadline):
                     index, items = await self._items.get()
             except TimeoutError:
                 self.expired = True

@@ -81,10 +81,10 @@ def gate(monkeypatch) -> Iterator[Gate]:
 class Client:
     """Submits a request and collects its items."""
 
-    def __init__(self, engine: Engine, request: Request, round_steps: int = 4):
+    def __init__(self, engine: Engine, request: Request, round_steps: int = 4, accepted: bool = False):
         self._items: queue.Queue = queue.Queue()
         self.events: list[Event] = []
-        self.number = engine.submit(request, round_steps, self._items.put)
+        self.number = engine.submit(request, round_steps, self._items.put, accepted)
 
     def next(self) -> Result | PastaError | None:
         """Read what one round brought; the last item, if that was it."""
@@ -125,6 +125,7 @@ def test_a_full_queue_refuses_and_recovers(engine, gate):
     clients = [Client(engine, ask("x", LONG), round_steps=1) for _ in range(LANES + WAITING)]
     with pytest.raises(QueueFull, match=f"all {LANES} lanes are busy and {WAITING} requests wait; try again later"):
         Client(engine, ask("x"))
+    clients.append(Client(engine, ask("x", LONG), round_steps=1, accepted=True))  # of a request that was
     for client in clients[1:]:
         engine.cancel(client.number)
     gate.open()

@@ -145,12 +145,24 @@ def test_a_full_queue_is_no_client_that_left():
     async def ask() -> None:
         Session(service, [None, None], [Mock(), Mock()], 1)
 
-    service = MagicMock()
+    service = MagicMock(**{"settings.limits.answer_s": 9.0})
     service.engine.submit = Mock(side_effect=[7, QueueFull("full")])
     with pytest.raises(PastaError, match="full"):
         asyncio.run(ask())
     service.engine.cancel.assert_called_once_with(7)
     service.metrics.vanished.inc.assert_not_called()
+
+
+def test_what_goes_on_with_a_request_has_its_place_and_the_rest_of_its_time():
+    async def ask() -> None:
+        first = Session(service, [None], [Mock()], 1)
+        second = Session(service, [None], [Mock()], 1, first)
+        assert second._deadline == first._deadline
+        await asyncio.sleep(0)
+
+    service = MagicMock(**{"settings.limits.answer_s": 9.0})
+    asyncio.run(ask())
+    assert [call.args[-1] for call in service.engine.submit.call_args_list] == [False, True]
 
 
 def test_an_answer_that_fails_is_no_client_that_left():
@@ -160,7 +172,7 @@ def test_an_answer_that_fails_is_no_client_that_left():
             session._read(0, [PastaError("it failed")])
         session.leave()
 
-    service = MagicMock()
+    service = MagicMock(**{"settings.limits.answer_s": 9.0})
     service.engine.submit = Mock(side_effect=[7, 8])
     asyncio.run(ask())
     service.engine.cancel.assert_called_once_with(8)
