@@ -15,8 +15,7 @@ folder is refused.
 import gc
 import shlex
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 
 from pasta_jax.annotate import pipeline
@@ -47,12 +46,12 @@ from pasta_jax.teaching.stages import (
     stages,
 )
 from pasta_jax.train import sft
+from pasta_jax.train.fit import Watch, unwatched
 
 FEW = 100  # records; 22 made SmolLM2 worse without a fork, 265 taught Qwen (docs/YOUR_MODEL.md)
-Watch = Callable[[], AbstractContextManager[Callable[[], bool]]]  # yields a function that returns whether to stop
 
 
-def run(settings: TeachSettings, workdir: Path, watch: Watch = lambda: nullcontext(lambda: False)) -> Path | None:
+def run(settings: TeachSettings, workdir: Path, watch: Watch = unwatched) -> Path | None:
     """Teach, from wherever an earlier call was stopped; the adapter's folder, or None if it was stopped.
 
     `watch` is entered around trainings, which then save and stop; the other stages keep what they have as they go.
