@@ -20,6 +20,7 @@ own                 a model's own answers, with promises as long as their chunks
 answers             a model's sequential answers by their form, to teach that model (launch.teach)
 likelihood          weighs the chunks of an earlier run with SmolLM2; some 75 minutes on two CPU cores; needs
                     --config.records=runs/structure/records.jsonl
+weighed             weighs the chunks of an `answers` run (launch.teach with weigh=True)
 openai, gemini      a language model behind an API; the key comes from the environment
 toy                 the toy task, in seconds
 """

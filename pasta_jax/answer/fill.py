@@ -58,7 +58,8 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
     fields = fields_of(form, model.tokenizer, model.config.vocab)  # refused before anything else happens
     room = model.config.context
     if settings.request.fork:
-        room -= settings.request.max_tokens + max(len(model.tokenizer.encode(one.before({}))) for one in fields)
+        begun = (len(model.tokenizer.encode(one.before({}))) for one in fields)
+        room -= settings.request.max_tokens + max(begun, default=0)
     for prompt in prompts:  # and so is a text that would end the run midway
         try:
             length = len(prompt_ids(model, form, prompt.text, settings.request))
@@ -141,7 +142,7 @@ def depends_on(settings: FillSettings, model: Model, form: Form, prompts: Sequen
     if options.fork_items:
         fields |= {"fork_items": True}
         every = [leaf.items for leaf in form.leaves if leaf.items]
-        of_form += [text for one in every for text in (one.names.key, one.automaton.key, one.about)]
+        of_form += [text for one in every for text in (one.names.key, one.form.whole.key, one.about)]
     return {
         "model": f"{model.identity}",
         "prompts": f"{len(texts)} texts {fingerprints.of_texts(texts)}",

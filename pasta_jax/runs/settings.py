@@ -19,7 +19,7 @@ CONFIG = "config.json"
 FREE = (
     *("every", "keep", "probe", "tensorboard", "mesh", "adapter.dtype", "defaults"),
     *("train.keep_products", "train.remat", "train.slice", "train.block", "train.accumulate"),  # memory and time
-    *("answers.lanes", "training.save", "training.keep_products"),
+    *("training.save", "training.keep_products"),
 )
 
 

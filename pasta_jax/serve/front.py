@@ -61,7 +61,7 @@ class Replica:
             headers={"Authorization": f"Bearer {self._key}"},
             # An idle connection that the server closes just now would look like a lost server: none is kept.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-            timeout=httpx2.Timeout(HEALTH_S, read=2 * self._limits.answer_s + HEALTH_S),  # a tool is chosen first
+            timeout=httpx2.Timeout(HEALTH_S, read=self._limits.answer_s + HEALTH_S),
             trust_env=False,
         )
 

@@ -40,7 +40,9 @@ class Session:
             with service.engine.at_once():
                 for index, request in enumerate(requests):
                     deliver = self._deliver_to(index)
-                    self._open[index] = service.engine.submit(request, round_steps, deliver, after is not None)
+                    self._open[index] = service.engine.submit(
+                        request, round_steps, deliver, after is not None and not index
+                    )
         except PastaError as error:
             self._cancel()
             if isinstance(error, QueueFull):

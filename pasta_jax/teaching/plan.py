@@ -71,7 +71,7 @@ def estimate(settings: TeachSettings, workdir: Path) -> list[Estimate]:
                 gib, seconds = weights * (WEIGHT_BYTES + 0.3) / GIB + BESIDE, tokens / lanes * step / EFFICIENCY
             case "sft":
                 tokens, gib, seconds = _of_training(settings, stage, config, matrices, table, answers, machine)
-            case "annotate" if stage.variant.endswith("likelihood"):
+            case "annotate" if stage.variant.endswith(("likelihood", "weighed")):
                 tokens = round(10 * answers * KEPT * OF_MOST * settings.answers.max_tokens)
                 gib, seconds = 4 * weights / GIB + BESIDE, tokens * 2 * matrices / machine.float32 / EFFICIENCY
             case "preference":

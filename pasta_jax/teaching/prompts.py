@@ -33,6 +33,7 @@ class Prompts:
 def room(settings: TeachSettings) -> Callable[[str], bool]:
     """Whether a prompt has ids, and leaves room for an answer in a row of training: no record is made of another."""
     tokenizer, most = tokenizer_for(settings.model), max(settings.training.lengths)
+    tokenizer.chat([("user", "")])  # where its template can't be used, it says why
 
     def fits(text: str) -> bool:
         try:

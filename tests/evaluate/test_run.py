@@ -8,9 +8,7 @@ import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 import configs.evaluate
@@ -123,18 +121,16 @@ def test_a_run_keeps_its_answers_and_resumes(whole, run, tmp_path):
     # Cut off in the middle of its last line, then run again: the same answers.
     for path in paths:
         path.write_bytes(path.read_bytes()[:-20])
+    told = (tmp_path / "run/pairs-key.jsonl").read_bytes()
+    (tmp_path / "run/pairs.jsonl").rename(tmp_path / "mine.jsonl")  # for a person to read
     again = run()
+    assert (tmp_path / "run/pairs-key.jsonl").read_bytes() == told
+    assert not (tmp_path / "run/pairs.jsonl").exists()
     assert again.answers.keys() == evaluation.answers.keys()
     for system, answers in again.answers.items():
         assert [answer.fed for answer in answers] == [answer.fed for answer in evaluation.answers[system]]
     timings = [folder / "timings.jsonl" for folder in (tmp_path / "run", whole[0])]
     assert timings[0].read_bytes() == timings[1].read_bytes()  # they were read
-    key = tmp_path / "run/pairs-key.jsonl"
-    told = key.read_bytes()
-    (tmp_path / "run/pairs.jsonl").rename(tmp_path / "mine.jsonl")
-    run(systems=(*SYSTEMS[:1], "baseline"))
-    assert key.read_bytes() == told  # a person has the pairs
-    assert not (tmp_path / "run/pairs.jsonl").exists()
     assert [len(path.read_text().splitlines()) for path in paths] == [4] * len(SYSTEMS)
 
 
@@ -336,41 +332,6 @@ def test_an_ablation_is_the_model_with_one_part_changed(run):
         assert tasks[policy].template == model.template
         assert tasks[policy].model == dataclasses.replace(model.model, positions=Positions(policy))
     assert tasks["baseline"].template.sequential
-
-
-def test_every_model_needs_a_drafter_where_one_drafts(run):
-    with pytest.raises(
-        PastaError, match=r"draft=drafter: tiny, of the system baseline, has no drafter; set one beside"
-    ):
-        run(systems=("baseline",), **{"decoding.draft": "drafter"})
-    with pytest.raises(PastaError, match=r"config\.model\.drafter=x: is not used"):
-        run(systems=("baseline",), **{"model.drafter": "x"})
-
-
-def test_answers_depend_on_the_drafter_and_on_a_files_template(run):
-    plain = Task("model", tiny_model(), Request((1,), 9, sequential=False), DecodeConfig(1, 2, 0), None, unmasked=0)
-    drafted = dataclasses.replace(plain, config=dataclasses.replace(plain.config, draft="drafter"))
-    keys = set()
-    for value in (0.0, 1.0):
-        model = dataclasses.replace(
-            plain.model, params=plain.model.params | {"drafter": {"table": np.float32([value])}}
-        )
-        keys.add(dataclasses.replace(drafted, model=model).depends_on()["drafter"])
-    assert len(keys) == 2
-    assert "drafter" not in plain.depends_on()
-
-
-def test_a_question_without_ids_is_named(run, monkeypatch):
-    def refused(messages):
-        raise PastaError("no id for the character; leave it out")
-
-    model = tiny_model()
-    tokenizer = Mock(wraps=model.tokenizer, chat=refused)
-    task = Task(
-        "model", dataclasses.replace(model, tokenizer=tokenizer), Request((1,), 9, False), None, None, unmasked=0
-    )
-    with pytest.raises(PastaError, match=r"^file: prompt 3: no id for the character; leave it out"):
-        task.request(Question("file", 3, "Why?"))
 
 
 def test_apar_needs_a_model_trained_so_and_forks_without_topics_or_joins(run):

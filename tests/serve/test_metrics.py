@@ -76,6 +76,7 @@ def test_answers_without_tags_have_a_text_token_in_a_step_on_the_dashboard():
     )  # fmt: skip
     result = SimpleNamespace(
         trace=trace,
+        forks=0,
         given=4,
         copied=0,
         drafts_fed=0,

@@ -153,18 +153,6 @@ def test_a_full_queue_is_no_client_that_left():
     service.metrics.vanished.inc.assert_not_called()
 
 
-def test_what_goes_on_with_a_request_has_its_place_and_the_rest_of_its_time():
-    async def ask() -> None:
-        first = Session(service, [None], [Mock()], 1)
-        second = Session(service, [None], [Mock()], 1, first)
-        assert second._deadline == first._deadline
-        await asyncio.sleep(0)
-
-    service = MagicMock(**{"settings.limits.answer_s": 9.0})
-    asyncio.run(ask())
-    assert [call.args[-1] for call in service.engine.submit.call_args_list] == [False, True]
-
-
 def test_an_answer_that_fails_is_no_client_that_left():
     async def ask() -> None:
         session = Session(service, [None, None], [Mock(result=None), Mock(result=None)], 1)

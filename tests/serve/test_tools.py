@@ -1,12 +1,15 @@
 """The loop of an agent, with OpenAI's own client: calls, their results, and the answer; what is refused, by message."""
 
+import asyncio
 import json
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 import pasta_jax as pasta
 from pasta_jax.serve import app
 from pasta_jax.serve.protocol import Refusal, conversation, read_body
+from pasta_jax.serve.session import Session
 from tests.helpers.requires import requires_smollm2
 from tests.helpers.serving_here import client_of
 from tests.helpers.traces import Chatty, tiny_model
@@ -163,3 +166,15 @@ def test_text_fields_apply_where_no_function_is_called():
     assert read_body(body % (tools, b"none"), "chat").stops == ("x",)
     with pytest.raises(Refusal, match="applies to text, not to fields"):
         read_body(body % (tools, b"auto"), "chat")
+
+
+def test_what_goes_on_with_a_request_has_its_place_and_the_rest_of_its_time():
+    async def ask() -> None:
+        first = Session(service, [None], [Mock()], 1)
+        second = Session(service, [None, None], [Mock(), Mock()], 1, first)  # one place, as the first had
+        assert second._deadline == first._deadline
+        await asyncio.sleep(0)
+
+    service = MagicMock(**{"settings.limits.answer_s": 9.0})
+    asyncio.run(ask())
+    assert [call.args[-1] for call in service.engine.submit.call_args_list] == [False, True, False]

@@ -179,7 +179,7 @@ def test_only_the_files_that_the_index_names_are_read(tmp_path):
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LONG = {"short_factor": [1.0, 2.0], "original_max_position_embeddings": 32}
+LONG = {"short_factor": [1.0, 2.0, 3.0, 4.0], "original_max_position_embeddings": 32}
 
 
 @pytest.mark.parametrize("stated", [YARN, LLAMA3])
@@ -198,7 +198,7 @@ def test_phi_3_calls_long_rope_yarn_too(tmp_path):
         config_file.read_config(write_folder(tmp_path / name, rope_parameters=LONG | {"type": name}))[1].rope
         for name in ("longrope", "su", "yarn")
     ]
-    assert ropes[0].divisors == (1.0, 2.0)
+    assert ropes[0].divisors == (1.0, 2.0, 3.0, 4.0)
     assert ropes[0] == ropes[1] == ropes[2]
 
 
