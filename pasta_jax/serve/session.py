@@ -39,10 +39,8 @@ class Session:
         try:
             with service.engine.at_once():
                 for index, request in enumerate(requests):
-                    deliver = self._deliver_to(index)
-                    self._open[index] = service.engine.submit(
-                        request, round_steps, deliver, after is not None and not index
-                    )
+                    has_place, deliver = after is not None and index == 0, self._deliver_to(index)
+                    self._open[index] = service.engine.submit(request, round_steps, deliver, has_place)
         except PastaError as error:
             self._cancel()
             if isinstance(error, QueueFull):
