@@ -55,3 +55,23 @@ def test_an_answer_that_is_cut_off_says_so(folder):
         assert "; cut off at the limit" in page.run("$('log').lastElementChild.querySelector('.figures').textContent")
         assert page.run("$('status').textContent").startswith("Answer cut off: ")
         assert page.errors == []
+
+
+STOPPABLE = """decode = (body, signal, onDelta) => {
+  onDelta({content: 'Half an', pasta: {thread: 0, step: 1}});
+  return new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
+}"""
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
+def test_what_was_written_until_a_stop_stays_in_its_own_conversation(server):
+    with Page(420, 800) as page:
+        page.open(server.url)
+        page.run(f"{STOPPABLE}; 0")
+        for button, kept in (("stop", ["Why?", "Half an"]), ("new", [])):
+            page.run("ask('Why?'); 0")
+            page.run(f"$('{button}').click()")
+            page.wait("!running")
+            assert page.run("history.map(one => one.content)") == kept
+        assert page.errors == []
