@@ -1,4 +1,4 @@
-"""`python -m tests.drafted [--count=N] [--log=FILE]`: random programs decoded with drafts beside the oracle's.
+"""`python -m tests.drafted [--count=N] [--log=FILE] [--kernels]`: random programs with drafts, and by the oracle.
 
 The oracle decodes each request without drafts, a cache or lanes. Requests differ in sampler, penalties, budgets and
 rules for topics; loops in rows (1 to 16), lanes, and whether rows are packed or forks admitted. Half of them have a
@@ -28,13 +28,16 @@ from pasta_jax.decode.guesses import Guesser
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import STOP
+from pasta_jax.models.transformer import uses_kernels
 from pasta_jax.oracle import decoding
+from pasta_jax.weights.prepare import for_decoding
 from tests.decode.test_sampled_programs import TOKENIZER, random_request, talkative
 from tests.helpers.drafters import fitted
 
 COUNT = flags.DEFINE_integer("count", 10_000, "programs in all")
 LOG = flags.DEFINE_string("log", "runs/drafted.jsonl", "a line per piece")
 PART = flags.DEFINE_string("part", "1/1", "which share of the pieces")
+KERNELS = flags.DEFINE_bool("kernels", False, "decode, and ask the oracle, by our own kernels; with a log of its own")
 PIECE, BATCH = 100, 20
 LOOPS = (
     DecodeConfig(lanes=8, rows=1, slots=80),
@@ -112,6 +115,10 @@ def piece(number: int) -> dict[str, object]:
 
 def main(_: list[str]) -> None:
     """Go on where the log ends; print the sums."""
+    global MODEL
+    if KERNELS.value:
+        MODEL = for_decoding(MODEL)
+        assert uses_kernels(MODEL.params)
     log = Path(LOG.value)
     log.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
