@@ -222,15 +222,19 @@ def weights(pieces: Sequence[Piece], plan: ForkPlan, n: int, known: frozenset[st
 
 
 def costs(
-    pieces: Sequence[Piece], plan: ForkPlan, rows: tuple[ScoredRow, ScoredRow], known: frozenset[str]
+    pieces: Sequence[Piece],
+    plan: ForkPlan,
+    rows: tuple[ScoredRow, ScoredRow],
+    known: frozenset[str],
+    last: int | None = None,
 ) -> list[np.ndarray]:
-    """Nats of each token, one array per piece, from the full row and the hidden one.
+    """Nats of each token, one array per piece up to the last that rows hold, from the full row and the hidden one.
 
     Main's first token after an open chunk is free: one row predicts it from the chunk's last word, the other from the
     topic.
     """
     by_piece, after_chunk = [], False
-    for n in range(len(pieces)):
+    for n in range(len(pieces) if last is None else last + 1):
         p, q = (scored.log_prob[scored.row.piece == n] for scored in rows)
         cost = np.exp(p / 2) * (p - q) * weights(pieces, plan, n, known)
         if after_chunk and n not in plan.chunks:

@@ -49,9 +49,8 @@ def prune(model: Model, messages: Messages, proposal: Program, weighing: Weighin
     rows: list[ScoredRow] = []  # later rows reuse their prefixes; the first has everything visible
 
     def weigh(plan: ForkPlan, n: int) -> tuple[float, ScoredRow]:
-        prefix = pieces[: n + 1]
-        row = score(model, hidden_row(prefix, plan, prompt_ids), [n], slots, rows)
-        return worst_window(costs(prefix, plan, (rows[0], row), known)[n], weighing.window), row
+        row = score(model, hidden_row(pieces[: n + 1], plan, prompt_ids), [n], slots, rows)
+        return worst_window(costs(pieces, plan, (rows[0], row), known, last=n)[n], weighing.window), row
 
     while plan.chunks:
         deprived = [n for n in range(len(pieces)) if hidden_from(plan, n)]

@@ -13,7 +13,7 @@ from pasta_jax.answer.settings import FillSettings
 from pasta_jax.decode.request import Event
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
-from pasta_jax.fields.fill import Filled, Seen, fill_all, prompt_ids, template_of
+from pasta_jax.fields.fill import APART, Filled, Seen, fill_all, prompt_ids, template_of
 from pasta_jax.fields.form import fields_of
 from pasta_jax.fields.schema import MOST_BYTES, Form, form_of
 from pasta_jax.files import fingerprints
@@ -73,7 +73,7 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
     def compute(numbers: Sequence[int]) -> Iterator[FillRecord]:
         texts = [prompts[number].text for number in numbers]
         with shown(model, len(prompts)) as seen:
-            for filled in fill_all(model, texts, form, settings.request, after, seen):
+            for filled in fill_all(model, texts, form, settings.request, after, seen, numbers):
                 yield _record(prompts, numbers[filled.index], filled, model)
 
     part, fix = records.kept_beside(output), "choose another --output, or delete the file"
@@ -137,17 +137,19 @@ def depends_on(settings: FillSettings, model: Model, form: Form, prompts: Sequen
     """What the records depend on, by names that a user knows."""
     options, texts = settings.request, [prompt.text for prompt in prompts]
     fields = {"instruction": options.instruction, "system": options.system, "max_tokens": options.max_tokens}
-    fields |= {"fork": options.fork} | recorded(template_of(model, options).rules)
+    rules = template_of(model, options).rules
+    fields |= {"fork": options.fork} | recorded(rules)
     of_form = [*form.around, *(leaf.automaton.key + leaf.about for leaf in form.leaves)]
     if options.fork_items:
         fields |= {"fork_items": True}
         every = [leaf.items for leaf in form.leaves if leaf.items]
         of_form += [text for one in every for text in (one.names.key, one.form.whole.key, one.about)]
     return {
-        "model": f"{model.identity}",
+        **model.recorded(),
         "prompts": f"{len(texts)} texts {fingerprints.of_texts(texts)}",
         "--schema": fingerprints.of_texts(of_form),
         "config.after": " ".join(settings.after),
+        **({"seed of text n": f"config.request.seed + {APART} n"} if rules.temperature else {}),
         **{f"config.request.{key}": value for key, value in fields.items()},
     }
 

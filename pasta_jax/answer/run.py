@@ -21,6 +21,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import say
+from pasta_jax.runs.checkpoint import fingerprint_of_params
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import recorded
 from pasta_jax.weights.source import load
@@ -85,7 +86,8 @@ def depends_on(
     texts = [prompt.text for prompt in job.prompts]
     request = {"max_tokens": unasked.max_tokens, "sequential": unasked.sequential} | recorded(unasked.rules)
     return {
-        "model": f"{model.identity}, positions {model.positions}",
+        **model.recorded(),
+        "positions": str(model.positions),
         "prompts": f"{len(texts)} prompts {fingerprints.of_texts(texts)}",
         "config.chat": settings.chat,
         "config.system": settings.system,
@@ -94,6 +96,7 @@ def depends_on(
         "config.decoding.slots": settings.decoding.slots,
         **({"seed of prompt n": "config.request.seed + n"} if unasked.rules.temperature else {}),
         **({} if settings.decoding.draft == "off" else {"config.decoding.draft": settings.decoding.draft}),
+        **({"drafter": fingerprint_of_params(model.params["drafter"])} if settings.decoding.draft == "drafter" else {}),
         **({} if settings.decoding.forks == "eager" else {"config.decoding.forks": settings.decoding.forks}),
         "--baseline": job.baseline_tokens and fingerprints.of_data(job.baseline_tokens),
         **{f"--{flag}": str(path) for flag, path in job.outputs.by_flag().items() if flag != "output"},

@@ -31,8 +31,10 @@ from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.models.kernels.cpu import library
 from pasta_jax.progress import say
 from pasta_jax.runs import records
+from pasta_jax.runs.checkpoint import fingerprint_of_params
 from pasta_jax.train.loss import KINDS
 from pasta_jax.weights.model import Model
+from pasta_jax.weights.rules import recorded
 from pasta_jax.weights.source import load
 
 WAYS = {"neither": (True, False), "drafts": (True, True), "forks": (False, False), "both": (False, True)}
@@ -58,6 +60,7 @@ class Group:
     """Prompts asked at the same time, and the figures of each way."""
 
     number: Count
+    prompts: Count
     ways: dict[str, Figures]
     compared: Count  # answers that ended by themselves without drafts, sequential or forked
     equal: Count  # of these, answers that drafts leave as they are
@@ -78,24 +81,28 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
     refuse_cut(model, asked, config.slots, "config.ways.slots")
     groups = [asked[at : at + config.clients] for at in range(0, len(asked), config.clients)]
     header = {
-        "model": model.identity,
+        **model.recorded(),
         "precision": model.precision,
+        "rules": recorded(base.rules),
         "kernel": config.model.kernel,
         "machine": platform.machine(),
         "cores": library.cores(),
         "library": library.version(),
         **{name: getattr(config, name) for name in ("clients", "max_tokens", "rows", "widths", "packed", "slots")},
         "prompts": chosen.fingerprint,
-    } | ({} if config.draft == "lookup" else {"draft": config.draft, "drafter": config.model.drafter})
+    }
+    if config.draft != "lookup":
+        header |= {"draft": config.draft, "drafter": fingerprint_of_params(model.params["drafter"])}
     path = Path(config.log)
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        kept = records.opened(path, header, Group, lambda group: group.number, ways_peers.FIX)
+        kept = records.opened(path, header, Group, lambda group: (group.number, group.prompts), ways_peers.FIX)
         kept, peers = stack.enter_context(kept), ways_peers.NOBODY
         if with_peers:
             prompts = [request.prompt_ids for request in asked]
             peers = stack.enter_context(ways_peers.opened(config, model, prompts, chosen.fingerprint))
-        missing = kept.missing(range(len(groups)))
+        keys = [(number, len(group)) for number, group in enumerate(groups)]  # the last one may have grown since
+        missing = kept.missing(keys)
         due = sorted({*missing, *peers.missing})
         loops = {name: _loop(model, base, config, *way) for name, way in WAYS.items()} if missing else {}
         for name, loop in loops.items():
@@ -110,7 +117,7 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
                 if number in peers.missing:
                     peers.answer(number)
                 progress.add()
-        report = summary([kept.known[number] for number in range(len(groups)) if number in kept.known]) | peers.report()
+        report = summary([kept.known[key] for key in keys if key in kept.known]) | peers.report()
     return {"benchmark": "ways", **header, **report}
 
 
@@ -141,7 +148,7 @@ def _group(loops: dict[str, DeviceLoop], asked: list[Request], number: int) -> G
         if before.finish_reason == "stop"
     ]
     equal = sum(before.trace.linear_ids() == after.trace.linear_ids() for before, after in pairs)
-    return Group(number, {name: figures[name] for name in WAYS}, len(pairs), equal)
+    return Group(number, len(asked), {name: figures[name] for name in WAYS}, len(pairs), equal)
 
 
 def _answered(loop: DeviceLoop, asked: list[Request], name: str) -> tuple[Figures, list[Result]]:

@@ -7,7 +7,7 @@ scalars in a row: traces stay in our own records.
 import dataclasses
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,18 @@ def read_annotations(path: Path) -> list[Annotation]:
     if len(names) > 1:
         raise PastaError(f"{path}: of several pairs of systems: {sorted(names)}; pass one pair's")
     return rows
+
+
+def refuse_others(path: str, rows: Sequence[Annotation], answers: Mapping[str, Sequence[SystemAnswer]]) -> None:
+    """Refuse annotations that name our systems but judged other answers than theirs: those of another evaluation."""
+    texts = {(generator(system), answer.prompt): answer.text for system, own in answers.items() for answer in own}
+    for number, row in enumerate(rows):
+        for name, output in ((row.generator_1, row.output_1), (row.generator_2, row.output_2)):
+            if texts.get((name, row.instruction), output) != output:
+                raise PastaError(
+                    f"{path}: row {number}: {name} answers {row.instruction[:40]!r} otherwise here; "
+                    f"judge this workdir's model_outputs files again"
+                )
 
 
 def preference_for(annotation: Annotation) -> float | None:

@@ -82,6 +82,8 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
             compute = on_workers(settings.ray, sources_of(settings), settings.mesh)
         with connected(settings.ray) if on_ray else nullcontext():
             answers = {task.system: answer_all(task, every, workdir, compute) for task in tasks}
+        own = {system: [one for one in given if one.prompts == "alpaca_eval"] for system, given in answers.items()}
+        interop.refuse_others(settings.annotations, annotations, own)
         preferred = judge_all(settings, answers)
         if not processes.is_first():
             return None

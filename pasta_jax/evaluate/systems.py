@@ -27,7 +27,6 @@ from pasta_jax.runs import processes, records
 from pasta_jax.runs.checkpoint import fingerprint_of_params
 from pasta_jax.runs.records import Records
 from pasta_jax.runs.settings import flat
-from pasta_jax.tokenizers.template import Template
 from pasta_jax.weights.model import Model
 
 SHOWN = {
@@ -78,20 +77,16 @@ class Task:
         about = {
             "system": self.system,
             "tags": self.model.tokenizer.tags.base,
-            "model": self.model.identity,
+            **self.model.recorded(),
             "positions": str(self.model.positions),
             **{f"request.{name}": value for name, value in request.items()},
             "rows": self.config.rows,
             "slots": self.config.slots,
         }
-        if self.model.precision == "bfloat16":  # the identity says whether it is codes
-            about["precision"] = self.model.precision
         if self.config.draft != "off":  # which changes steps
             about["draft"] = self.config.draft
         if self.config.draft == "drafter":
             about["drafter"] = fingerprint_of_params(self.model.params["drafter"])
-        if isinstance(self.model.tokenizer.template, Template):  # of its file, where a user may change it
-            about["template"] = fingerprints.of_texts([self.model.tokenizer.jinja])
         if self.config.forks != "eager":  # likewise, and which keys a product adds first
             about["forks"] = self.config.forks
         if self.is_rival:

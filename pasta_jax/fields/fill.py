@@ -18,6 +18,7 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled as rules_of
 
 ALONE_STEPS, SEEN_STEPS = 256, 4  # between two looks at the device
+APART = 2**16  # from the seeds of one context to those of the next: more than it has fields and items
 Seen = Callable[[str, Event], None]  # takes the name of a field, and a token of its thread
 
 
@@ -146,17 +147,22 @@ def fill_all(
     options: FillOptions,
     after: Mapping[str, Sequence[str]],
     seen: Seen | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> Iterator[Filled]:
-    """Fill in a form for each context; yields them as they are finished. `seen` gets every token before."""
+    """Fill in a form for each context; yields them as they are finished. `seen` gets every token before.
+
+    `numbers`: of the contexts, if these are some of more; each draws for itself.
+    """
     if not form.leaves:
         raise PastaError("the schema: has no field; name at least one")
     if not options.fork and (after or options.fork_items):
         name = "after" if after else "fork_items"
         raise PastaError(f"{name}: orders threads, but fork=False writes one text; leave it out")
     template = template_of(model, options)
+    templates = [template.with_seed(APART * number) for number in numbers or range(len(contexts))]
     prompts = [prompt_ids(model, form, context, options) for context in contexts]
     if not options.fork:
-        requests = [whole_request(form, model, ids, template) for ids in prompts]
+        requests = [whole_request(form, model, ids, own) for ids, own in zip(prompts, templates, strict=True)]
         for result in _results(model, requests, config_of(options, 1, len(contexts)), ["JSON"], seen):
             values = values_in(form, result.guests[0].text)
             if not result.guests[0].complete:
@@ -166,13 +172,16 @@ def fill_all(
     levels = levels_of(form, after)
     if len(levels) == 1 and not (options.fork_items and any(leaf.items for leaf in form.leaves)):
         fields = fields_of(form, model.tokenizer, model.config.vocab)
-        requests = [fields_request(form, model, ids, template, {}, levels[0][0]) for ids in prompts]
+        group = levels[0][0]
+        requests = [
+            fields_request(form, model, *of_text, {}, group) for of_text in zip(prompts, templates, strict=True)
+        ]
         names = [field.leaf.name for field in fields]
         for result in _results(model, requests, config_of(options, len(fields), len(contexts)), names, seen):
             yield _filled(form, result.request, read(fields, result), [result])
         return
     for first in range(0, len(contexts), options.lanes):  # as many as go on together, so that few are lost to a stop
-        some = contexts[first : first + options.lanes]
+        some = list(zip(contexts, templates, strict=True))[first : first + options.lanes]
         for one in _by_levels(model, some, form, options, levels, seen):
             yield dataclasses.replace(one, index=first + one.index)
 
@@ -182,6 +191,7 @@ class _Begun:
     """What one context has so far."""
 
     prompt_ids: list[int]
+    template: Request
     values: dict[int, Value] = dataclasses.field(default_factory=dict)  # by the fields' numbers
     results: list[Result] = dataclasses.field(default_factory=list)
     items: int = 0  # threads of items
@@ -194,20 +204,21 @@ class _Begun:
 
 def _by_levels(
     model: Model,
-    contexts: Sequence[str],
+    contexts: Sequence[tuple[str, Request]],
     form: Form,
     options: FillOptions,
     levels: Sequence[tuple[list[int], list[str]]],
     seen: Seen | None,
 ) -> Iterator[Filled]:
-    """Fill in fields after those that they read, and items of lists after their names."""
-    named, template = with_names(form) if options.fork_items else form, template_of(model, options)
+    """Fill in fields after those that they read, and items of lists after their names; a context has its template."""
+    named = with_names(form) if options.fork_items else form
     fields, decoded = fields_of(named, model.tokenizer, model.config.vocab), 0
-    begun = [_Begun(prompt_ids(model, named, context, options)) for context in contexts]
+    begun = [_Begun(prompt_ids(model, named, context, options), own) for context, own in contexts]
     for group, reads in levels:
-        own, numbered = [fields[number] for number in group], template.with_seed(decoded)
+        own = [fields[number] for number in group]
         requests = [
-            fields_request(named, model, one.prompt_ids, numbered, one.known(form, reads), group) for one in begun
+            fields_request(named, model, one.prompt_ids, one.template.with_seed(decoded), one.known(form, reads), group)
+            for one in begun
         ]
         config, names = config_of(options, len(group), len(contexts)), [field.leaf.name for field in own]
         for result in _results(model, requests, config, names, seen):
@@ -232,7 +243,7 @@ def _add_items(
     seen: Seen | None,
 ) -> None:
     """Fill in the objects of lists, of which the names are known."""
-    template, requests, owners = template_of(model, options), [], []
+    requests, owners = [], []
     for one in begun:
         known = one.known(form, reads)
         own = {
@@ -241,7 +252,7 @@ def _add_items(
             if one.values[number].complete
         }
         if asks := [_ask(model, one.prompt_ids, field, read) for pairs in own.values() for field, read in pairs]:
-            requests.append(request_of(asks, template.with_seed(len(form.leaves) + one.items)))
+            requests.append(request_of(asks, one.template.with_seed(len(form.leaves) + one.items)))
             owners.append((one, own))
     most = max((len(request.guests) for request in requests), default=1)
     labels = [f"item {number}" for number in range(1, most + 1)]

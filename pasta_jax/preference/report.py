@@ -44,11 +44,11 @@ class Figures:
     exact: float | None  # share of exact answers, of prompts with an exact grader
     speedup: float | None  # theoretical, geometric mean
     speedup_arithmetic: float | None
-    speedup_of_ended: float | None  # geometric mean over prompts where both answers ended by themselves
+    speedup_of_ended: float | None  # geometric mean over prompts where neither answer, nor a chunk, was cut off
     parallelism: float | None  # geometric mean
     length_ratio: float | None  # speedup over parallelism: above 1, answers are shorter than the baseline's
     chunks: float  # per answer
-    cut_off: int  # answers
+    cut_off: int  # answers that were, or a chunk of theirs
     realised: float | None  # wall-clock speedup, geometric mean over the first evaluate.timed prompts
 
 

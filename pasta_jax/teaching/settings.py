@@ -25,7 +25,7 @@ class PromptsSettings:
 class AnswersSettings:
     """How the model answers, sequentially."""
 
-    samples: Positive = 1  # answers to each prompt, each with the next seed
+    samples: Positive = 1  # answers to each prompt, each with seeds of its own
     lanes: Lanes = 16  # at a time
     max_tokens: Positive = 350  # longer answers are cut off, and left out
     temperature: AtLeastZero | None = None  # None: the model's own

@@ -31,6 +31,7 @@ FORKED, CORRECTED, CORRECTING = "forked.jsonl", "corrected", "corrected_sft"
 PREFERRED = "preference"
 EVALUATION, BESIDE = "evaluation", "side_by_side.md"
 WEIGHTS = "adapter_model.safetensors"
+APART = 10**6  # from the seeds of one sample of all prompts to those of the next: more than there are prompts
 OTHERS = "baseline.", "judge.checked.untrained."  # what else is the model as it was, in settings of preferences
 
 
@@ -95,7 +96,9 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
     found = [
         Stage(
             path.stem, "decode", "decode.py:local",
-            decoded | answers | {"request.seed": settings.seed + n, "decoding.rows": 1, "request.sequential": True},
+            decoded
+            | answers
+            | {"request.seed": (settings.seed + APART * n) % 2**32, "decoding.rows": 1, "request.sequential": True},
             {"prompts_file": workdir / PROMPTS, "output": path}, path,
         )
         for n, path in enumerate(answer_files(settings, workdir))

@@ -5,10 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pasta_jax.files import fingerprints
 from pasta_jax.lang.structure import Positions
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import BITS, NARROW
 from pasta_jax.models.parameters import Params, is_stacked
+from pasta_jax.tokenizers.template import Template
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.for_cpu import CODED
 from pasta_jax.weights.generation_config import PLAIN
@@ -65,3 +67,12 @@ class Model:
         bits = self.coded.get("bits")
         codes += "" if bits is None else f", inputs of {bits} bits"
         return f"{self.name} {self.fingerprint}{codes}"
+
+    def recorded(self) -> dict[str, str]:
+        """What headers of answers name of it: also what another start may change, its precision and template."""
+        about = {"model": self.identity}
+        if self.precision == "bfloat16":  # the identity says whether it is codes
+            about["precision"] = self.precision
+        if isinstance(self.tokenizer.template, Template):  # of its file, where a user may change it
+            about["template"] = fingerprints.of_texts([self.tokenizer.jinja])
+        return about

@@ -190,6 +190,20 @@ def test_words_that_only_hidden_text_introduces_count_in_full():
     assert (joined == STYLE).all(), "everything is joined"
 
 
+def test_a_phrase_of_three_chunks_is_one_for_those_before_the_third_too():
+    """What a fix leaves is weighed as it was found: also with the chunks behind it."""
+    chunks = (Chunk(f"topic{n}", 1, f" the same, one{n}") for n in range(3))
+    pieces, plan = cut(Program((Text("See:"), *chunks)), TOKENIZER)
+    second = sorted(plan.chunks)[1]
+    full, hidden = checked_score(pieces, NO_CHUNKS), checked_score(pieces, plan)
+    found = costs(pieces, plan, (full, hidden), frozenset())[second]
+    prefix = checked_score(pieces[: second + 1], plan)
+    [*_, left] = costs(pieces, plan, (full, prefix), frozenset(), last=second)
+    np.testing.assert_allclose(left, found, atol=1e-4)
+    assert set(weights(pieces, plan, second, frozenset())) == {STYLE}
+    assert set(weights(pieces[: second + 1], plan, second, frozenset())) == {STYLE, 1}
+
+
 @pytest.mark.parametrize(
     ("costs", "window", "worst"), [([0, 3, 1, 0, 0], 2, 2), ([4], 4, 1), ([-4, -1], 2, 0), ([], 2, 0)]
 )

@@ -113,6 +113,24 @@ def test_a_stopped_run_with_fields_that_wait_goes_on(run, monkeypatch):
     assert [json.loads(line)["index"] for line in Path("out.jsonl").read_text().splitlines()] == [0, 1]
 
 
+@pytest.mark.parametrize("changes", [{}, {"after": ("n:kind",)}, {"request.fork": False}])
+def test_each_text_draws_random_numbers_of_its_own(run, changes):
+    """With the same ones, all fields of like texts would be alike; resumed texts keep theirs."""
+    Path("like.jsonl").write_text('{"prompt": "one"}\n' * 6)
+    changes |= {"request.temperature": 1.0}
+    run(changes, prompts_file="like.jsonl", output="out.jsonl")
+    lines = Path("out.jsonl").read_text().splitlines()
+    values = [json.loads(line)["value"] for line in lines]
+    assert len({json.dumps(value) for value in values}) > 1
+    header = {**pipeline.depends_on(changed(smollm2_135m(), **changes), tiny_model(), form_of(SCHEMA), [])}
+    assert header["seed of text n"] == f"config.request.seed + {fields_fill.APART} n"
+    [later] = fields_fill.fill_all(
+        tiny_model(), ["one"], form_of(SCHEMA), changed(smollm2_135m(), **{"request.max_tokens": 12} | changes).request,
+        pipeline.waits(changes.get("after", ())), numbers=[4],
+    )  # fmt: skip
+    assert later.value == values[4]
+
+
 def test_without_output_records_are_printed(run):
     out, _ = run()
     assert [json.loads(line)["index"] for line in out.splitlines()] == [0, 1]

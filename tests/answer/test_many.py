@@ -5,6 +5,8 @@ import json
 import os
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from pasta_jax.answer import many
@@ -140,13 +142,21 @@ def stopped(answer, monkeypatch) -> dict:
     return run
 
 
+def test_answers_in_another_precision_are_not_resumed(answer, stopped, monkeypatch):
+    model = tiny_model()
+    narrow = dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model.params))
+    monkeypatch.setattr(pipeline, "load", lambda source, only_decoding, mesh: narrow)
+    with pytest.raises(PastaError, match=r"^out\.jsonl\.part: begun with precision=None, now bfloat16"):
+        answer(**stopped)
+
+
 @pytest.mark.parametrize(
     ("values", "fingerprint", "text", "changed"),
     [
         ({"sequential": False}, "", "two", "config.request.sequential=True, now False"),
         ({"rows": 2}, "", "two", "config.decoding.rows=3, now 2"),
         ({"html": "h.html"}, "", "two", "--html=None, now h.html"),
-        ({}, "f00", "two", "model=tiny , positions None, now tiny f00, positions None"),
+        ({}, "f00", "two", "model=tiny , now tiny f00"),
         ({}, "", "three", "prompts=2 prompts [0-9a-f]+, now 2 prompts"),
     ],
 )

@@ -55,6 +55,10 @@ def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path
     assert len(prices) == loops  # nothing is decoded again
     lines = (tmp_path / "log" / "w.jsonl").read_text().splitlines()
     assert [json.loads(line).get("number") for line in lines] == [None, 0, 1, 2]
+    fewer = json.dumps(json.loads(lines[3]) | {"prompts": 1})  # as of a run of five prompts
+    (tmp_path / "log" / "w.jsonl").write_text("\n".join([*lines[:3], fewer]) + "\n")
+    assert ways.measure(settings)["equal"] == report["equal"]
+    assert len(prices) > loops
     with pytest.raises(PastaError, match="clients"):
         ways.measure(BenchmarkSettings(ways=dataclasses.replace(config, clients=1)))
     with pytest.raises(PastaError, match="kernel"):

@@ -95,7 +95,7 @@ def test_a_log_of_our_own_ways_gets_the_answers_of_peers(monkeypatch, tmp_path):
 
     def group(loops, asked, number):
         turns.append(f"ours {number}")
-        return ways.Group(number, dict.fromkeys(ways.WAYS, figures), 2, 2)
+        return ways.Group(number, len(asked), dict.fromkeys(ways.WAYS, figures), 2, 2)
 
     monkeypatch.setattr(ways, "_group", group)
     config = config_of(tmp_path, prompts=2)

@@ -1,11 +1,12 @@
 """Files of AlpacaEval and MT-bench: written as their tools read them, and a win rate as alpaca_eval computes it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from pasta_jax.errors import PastaError
-from pasta_jax.evaluate.interop import model_outputs, mt_bench_answers, read_annotations, win_rate_of
+from pasta_jax.evaluate.interop import model_outputs, mt_bench_answers, read_annotations, refuse_others, win_rate_of
 from tests.evaluate.test_figures import answer
 
 
@@ -34,6 +35,21 @@ def test_the_win_rate_of_annotations(tmp_path):
     deviation = (sum((value - mean) ** 2 for value in values) / 4) ** 0.5
     assert result.standard_error == pytest.approx(100 * deviation / 5**0.5, abs=1e-9)
     assert (result.generator, result.reference, result.length_ratio) == ("ours", "base", 0.5)
+
+
+def test_annotations_of_other_answers_are_refused(tmp_path):
+    path = annotations([1, 2], tmp_path)
+    path.write_text(path.read_text().replace("ours", "pasta_jax-model").replace("base", "pasta_jax-baseline"))
+    rows = read_annotations(path)
+
+    def check(text: str, prompt: str = "Question 1") -> None:
+        refuse_others("a.json", rows, {"model": [SimpleNamespace(prompt=prompt, text=text)]})
+
+    check("ab")
+    check("other", "Not judged")
+    refuse_others("a.json", rows, {"untagged": [SimpleNamespace(prompt="Question 1", text="other")]})
+    with pytest.raises(PastaError, match=r"a\.json: row 1: pasta_jax-model answers 'Question 1' otherwise here; judge"):
+        check("other")
 
 
 def test_annotations_that_cannot_be_read_are_refused(tmp_path):

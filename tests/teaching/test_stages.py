@@ -29,6 +29,16 @@ def test_no_record_is_set_aside_and_none_is_longer_than_what_is_trained_on(filte
         assert weighed.form == (found["records"].form if filtered else None)
 
 
+def test_no_two_answers_share_a_seed(tmp_path):
+    """A prompt's is counted from its sample's: with neighbouring ones, prompts would repeat each other's draws."""
+    settings = changed(
+        configs.teach.local(), **{"model.path": "mine", "seed": 5, "answers.samples": 3, "answers.temperature": 0.7}
+    )
+    seeds = [stage.settings().request.seed for stage in stages(settings, tmp_path) if stage.name.startswith("answers")]
+    assert len(seeds) == 3
+    assert min(after - before for before, after in itertools.pairwise(seeds)) >= 10**6
+
+
 def test_answers_with_forks_are_kept_by_the_rules_of_those_without(tmp_path):
     """Evaluation prompts were dropped before, and their sets need not be installed."""
     found = annotations(tmp_path, corrected=20)
