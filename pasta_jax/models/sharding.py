@@ -13,6 +13,7 @@ A dimension that its mesh axis doesn't divide is replicated too. With one or thr
 still divided.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
@@ -29,6 +30,7 @@ from pasta_jax.models.settings import MeshSettings, TrainingMeshSettings
 Tree = TypeVar("Tree")
 
 DATA, FSDP, MODEL = "data", "fsdp", "model"
+GATHERED = 2**30  # bytes of an array that are gathered at once
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     # parameters, and the optimizer's moments, which have the same paths
@@ -87,7 +89,8 @@ def training_mesh(settings: TrainingMeshSettings) -> Mesh | None:
     data, processes = settings.data or jax.device_count() // settings.model, jax.process_count()
     if data % processes:
         raise PastaError(
-            f"mesh {data} x {settings.model}: data must be a multiple of the {processes} processes; lower model"
+            f"mesh {data} x {settings.model}: data must be a multiple of the {processes} processes; "
+            f"{'set config.mesh.data to one, or to 0' if settings.data else 'lower config.mesh.model'}"
         )
     return _mesh(data, settings.model, jax.devices(), FSDP if settings.fsdp else DATA)
 
@@ -110,7 +113,13 @@ def make_mesh(data: int, model: int, devices=None, axis: str = DATA) -> Mesh:
             f"mesh {data} x {model}: {len(devices)} devices available; choose data and model with this product"
         )
     # Explicit axes, the default, would require a sharding at every gather.
-    return jax.make_mesh((data, model), (axis, MODEL), axis_types=(AxisType.Auto,) * 2, devices=devices)
+    axes, kinds = (axis, MODEL), (AxisType.Auto,) * 2
+    if len({device.process_index for device in devices}) == 1:
+        with contextlib.suppress(AssertionError, NotImplementedError):  # it can't order all that show two cores each
+            return jax.make_mesh((data, model), axes, axis_types=kinds, devices=devices)
+    # Processes share rows in their order, and JAX orders devices by the network between them.
+    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return Mesh(np.array(ordered).reshape(data, model), axes, axis_types=kinds)
 
 
 def specs(tree, mesh: Mesh):
@@ -205,7 +214,13 @@ def gathered(tree):
     def one(leaf):
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
             return np.asarray(leaf)
-        return multihost_utils.process_allgather(leaf, tiled=True)
+        # Every device gets what is gathered, so of large arrays a part at a time.
+        parts = min(len(leaf), -(-leaf.nbytes // GATHERED)) if leaf.ndim > 2 else 1
+        size = -(-len(leaf) // parts) if parts > 1 else len(leaf)
+        gathered = [
+            multihost_utils.process_allgather(leaf[at : at + size], tiled=True) for at in range(0, len(leaf), size)
+        ]
+        return gathered[0] if parts == 1 else np.concatenate(gathered)
 
     return jax.tree.map(one, tree)
 
@@ -239,7 +254,8 @@ def shard_rows(tree, mesh: Mesh | None):
             raise PastaError(
                 f"a batch of {array.shape[0]} rows doesn't divide over {share} devices; use a multiple of {share}"
             )
-        return jax.make_array_from_process_local_data(rows(mesh), array)
+        whole = array.shape[0] // share * mesh.shape[_rows_axis(mesh)], *array.shape[1:]
+        return jax.make_array_from_process_local_data(rows(mesh), array, whole)
 
     return jax.tree.map(one, tree)
 

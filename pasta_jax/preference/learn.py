@@ -24,6 +24,7 @@ from pasta_jax.preference.stage import RoundModel, Stage
 from pasta_jax.progress import Progress, say
 from pasta_jax.runs import processes
 from pasta_jax.runs.checkpoint import fingerprint_of_params, provenance
+from pasta_jax.runs.settings import FREE
 from pasta_jax.train.fit import Watch, fit
 from pasta_jax.train.legal import Grammar
 from pasta_jax.train.loop import Run
@@ -66,13 +67,14 @@ def learn(
     positions = dataclasses.asdict(positions_for(stage.sft))
     adapter = dataclasses.asdict(settings.adapter)
     del adapter["dtype"]  # of the file that is written at the end
+    trained = {name: value for name, value in dataclasses.asdict(train).items() if f"train.{name}" not in FREE}
     inputs = {
         "start": start.fingerprint,
         "samples": samples.fingerprint,
         "pairs": pairs.fingerprint,
         "reference": scores.fingerprint,
         "loss": dataclasses.asdict(loss),
-        "train": dataclasses.asdict(train),
+        "train": trained,
         "adapter": adapter,
         "positions": positions,
     }

@@ -72,21 +72,20 @@ def joined(script: str) -> Iterator[None]:
             shutdown_timeout_seconds=int(LOST_S),
         )
     except (ValueError, RuntimeError) as error:
-        if where is None and isinstance(error, ValueError):  # a TPU that belongs to no cluster, as in a notebook
-            yield
+        if where is None and isinstance(error, ValueError) and not has_tasks(os.environ):
+            yield  # a TPU that belongs to no cluster, as in a notebook
             return
         reason = one_line(" ".join(str(error).split()))
-        raise PastaError(f"the processes did not find each other ({reason}); see --coordinator in --help") from None
-    if jax.process_count() == 1:
+        fix = "in a Kubernetes job, pip install kubernetes; elsewhere, see --coordinator in --help"
+        raise PastaError(f"the processes did not find each other ({reason}); {fix}") from None
+    if count() == 1:
         yield
         return
     if script not in SCRIPTS:
         several = f"{', '.join(SCRIPTS[:-1])} and {SCRIPTS[-1]}"
-        raise PastaError(
-            f"{script}: runs in one process, not in {jax.process_count()}; only {several} can run in several"
-        )
-    say(f"process {jax.process_index()} of {jax.process_count()}")
-    watch = _Watch(_client(), jax.process_index(), jax.process_count())
+        raise PastaError(f"{script}: runs in one process, not in {count()}; only {several} can run in several")
+    say(f"process {number()} of {count()}")
+    watch = _Watch(_client(), number(), count())
     watch.start()
     try:
         _meet()
@@ -131,9 +130,14 @@ def is_started_by_a_cluster(environment: Mapping[str, str]) -> bool:
     """Whether several processes may have been started together: on a TPU's hosts, by srun, or as a Kubernetes job."""
     if environment.get("JAX_PLATFORMS", "").startswith("cpu"):
         return False
+    return has_tpu() or has_tasks(environment)
+
+
+def has_tasks(environment: Mapping[str, str]) -> bool:
+    """Whether a scheduler says that it has started several processes, or may have."""
     slurm = int(environment.get("SLURM_NTASKS") or 1) > 1 and "SLURM_PROCID" in environment
     kubernetes = "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment
-    return has_tpu() or slurm or kubernetes
+    return slurm or kubernetes
 
 
 def _meet() -> None:

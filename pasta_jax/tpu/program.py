@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from pasta_jax.device.devices import Chip
 from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels import pool_tpu
-from pasta_jax.models.sharding import DATA, FSDP, MODEL, make_mesh, shardings
+from pasta_jax.models.sharding import DATA, FSDP, make_mesh, shardings
 from pasta_jax.models.transformer import Layer
 from pasta_jax.tpu import hlo
 
@@ -41,11 +41,7 @@ def topology_devices(name: str) -> list[jax.Device]:
 
 def topology_mesh(devices: list[jax.Device], data: int, fsdp: bool = False) -> Mesh:
     """A mesh of all devices, `data` times the rest; with `fsdp` to train on, parameters divided over `data` too."""
-    axis = FSDP if fsdp else DATA
-    try:
-        return make_mesh(data, len(devices) // data, devices, axis)
-    except AssertionError:  # JAX orders no chips that show two cores each, as v4 does here
-        return Mesh(np.array(devices).reshape(data, -1), (axis, MODEL), axis_types=(AxisType.Auto,) * 2)
+    return make_mesh(data, len(devices) // data, devices, FSDP if fsdp else DATA)
 
 
 def placed(tree: Tree, mesh: Mesh | AbstractMesh) -> Tree:

@@ -17,7 +17,7 @@ import numpy as np
 from pasta_jax.data.example import Example, encode
 from pasta_jax.data.packing import mask, pack
 from pasta_jax.errors import PastaError
-from pasta_jax.files import fingerprints
+from pasta_jax.files import fingerprints, remote
 from pasta_jax.files.atomic import replacing
 from pasta_jax.files.jsonl import read_records
 from pasta_jax.files.workdir import claim
@@ -159,7 +159,7 @@ def states_of(
                 np.save(file, np.concatenate([of(example) for example in some]))
         counts = [int((example.label != NO_LABEL).sum()) for example in some]
         # Not in memory: `joined` copies them, and they stay referenced throughout the training.
-        found += np.split(np.load(path, mmap_mode="r"), np.cumsum(counts)[:-1])
+        found += np.split(np.load(remote.local(path), mmap_mode="r"), np.cumsum(counts)[:-1])
     return found
 
 

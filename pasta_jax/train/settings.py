@@ -101,7 +101,7 @@ def refuse_uneven_parts(train: TrainingSettings, rows: int, devices: int = 1) ->
     if rows % devices:
         raise PastaError(
             f"a batch of {rows} rows doesn't divide over the {devices} devices of config.mesh.data; use a multiple of "
-            f"{devices}, or set config.mesh.data=1: a single device"
+            f"{devices}, or, in one process without config.mesh.model, config.mesh.data=1: a single device"
         )
     if rows % train.accumulate:
         raise PastaError(f"config.train.accumulate {train.accumulate}: must divide the {rows} rows of a batch")

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from pasta_jax.errors import PastaError
 from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16
+from pasta_jax.models.parameters import unstack
 from pasta_jax.models.sharding import gathered, shard, to_decode_with
 from pasta_jax.models.tag_rows import rows_apart
 from pasta_jax.progress import say
@@ -18,7 +19,16 @@ from pasta_jax.train.loss import Scoring
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params
 from pasta_jax.weights import source
-from pasta_jax.weights.adapter import About, describe, merge, new_adapter, refuse_idle, rounded, save_adapter
+from pasta_jax.weights.adapter import (
+    About,
+    describe,
+    merge,
+    merge_on_host,
+    new_adapter,
+    refuse_idle,
+    rounded,
+    save_adapter,
+)
 from pasta_jax.weights.card import Card, Training
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
@@ -138,7 +148,11 @@ def write(
         save_adapter(folder / ADAPTER, params, model, about, adapter.dtype, dataclasses.replace(card, kind="adapter"))
         params = rounded(params, adapter.dtype)  # so that the model is exactly base plus file
     if target.name == MODEL:
-        params = merge(jax.tree.map(jnp.asarray, base), params, model.tokenizer.tags) if adapter.rank else params
+        if adapter.rank:
+            if jax.process_count() > 1:  # the base is on the host, and may be larger than a device
+                params = merge_on_host(unstack(base), unstack(params), model.tokenizer.tags)
+            else:
+                params = merge(jax.tree.map(jnp.asarray, base), params, model.tokenizer.tags)
         export_model(dataclasses.replace(model, params=params), target, card)
     say(f"wrote {target}")
     return target

@@ -126,7 +126,11 @@ def attach(params: Params, adapter: Params, tags: TagIds) -> Params:
 
 def merge(params: Params, adapter: Params, tags: TagIds) -> Params:
     """Parameters with the adapter added to the kernels: for decoding and export."""
-    return params | {"layers": map_layers(_merge_layer, params, adapter)} | _with_tag_rows(params, adapter, tags)
+    if is_stacked(params):
+        layers = _merge_layer(params["layers"], adapter["layers"], merged=_merge_kernels)
+    else:
+        layers = map_layers(_merge_layer, params, adapter)
+    return params | {"layers": layers} | _with_tag_rows(params, adapter, tags)
 
 
 def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
@@ -146,6 +150,12 @@ def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
 def _merge_kernel(kernel: jax.Array, pair: Params) -> jax.Array:
     delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
     return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
+
+
+@jax.jit
+def _merge_kernels(kernels: jax.Array, pairs: Params) -> jax.Array:
+    """Of all layers, one after another: in float32, all at once would take several times the model's memory."""
+    return jax.lax.map(lambda one: _merge_kernel(*one), (kernels, pairs))
 
 
 def _merge_layer(layer: Params, pairs: Params, merged: Callable = _merge_kernel) -> Params:

@@ -1,5 +1,6 @@
 """Several processes of one command, as real processes of this machine: they train together, stop together, resume."""
 
+import contextlib
 import json
 import signal
 import socket
@@ -242,6 +243,25 @@ def test_flags_that_name_no_place_to_meet_are_refused(monkeypatch, flags, messag
         monkeypatch.setattr(hosts, name.upper(), type("Flag", (), {"value": flags.get(name)}))
     with pytest.raises(PastaError, match=message), hosts.joined("sft"):
         pass
+
+
+@pytest.mark.parametrize("tasks", [True, False])
+def test_tasks_that_do_not_find_each_other_are_not_independent_runs(monkeypatch, tasks):
+    """They would train in the same workdir. A TPU without a cluster is a notebook's."""
+
+    def initialize(**_):
+        raise ValueError("coordinator_address should be defined.")
+
+    environment = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"} if tasks else {}
+    monkeypatch.setattr(hosts, "_arguments", lambda: None)
+    monkeypatch.setattr(hosts, "has_tpu", lambda: True)
+    monkeypatch.setattr(hosts.os, "environ", environment)
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with contextlib.ExitStack() as stack:
+        if tasks:
+            stack.enter_context(pytest.raises(PastaError, match=r"defined\.\); in a Kubernetes job, pip install kuber"))
+        with hosts.joined("sft"):
+            assert not tasks
 
 
 @pytest.mark.parametrize(
