@@ -340,9 +340,10 @@ def open_engine(
 
     most = min(slots - 1, spec.prefill_chunk)
     every = [length for length in PREFILL_CHUNKS if length <= most] if warm_up else []
-    # From the longest, which most prompts need; the second time, it is copied. Then as texts before structured fields.
-    seated = [length for length in every if guests is not None and length + 4 < slots]
-    lengths = [*((length, True) for length in seated), *((length, False) for length in sorted([*every, *every]))]
+    # From the longest, which most prompts need; the second time, it is copied. At last, a structured field begins.
+    lengths = [(length, False) for length in sorted([*every, *every[-1:]])]
+    if every and guests is not None and every[0] + 4 < slots:
+        lengths.insert(0, (every[0], True))
     engine = Engine(create, config.lanes, most_waiting, next_program)
     engine.start(wait)
     return engine

@@ -7,15 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pasta_jax.decode.drafts import begin, without_next
+from pasta_jax.decode.drafts import begin as begin_drafts
+from pasta_jax.decode.drafts import without_next
 from pasta_jax.decode.extras import fields_of, keep_scores
 from pasta_jax.decode.grammar import tags_of
 from pasta_jax.decode.next_token import next_of_one
 from pasta_jax.decode.prefix_cache import Admission
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.rows import see_pool
-from pasta_jax.decode.seat import Seat, begin_guests, seat
-from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, UNUSED, DecodeState, LoopSpec, RequestFields, arrays
+from pasta_jax.decode.seat import Seat, begin_guests
+from pasta_jax.decode.state import DONE, LIVE, RUNNING, STOP, DecodeState, LoopSpec, RequestFields, arrays
 from pasta_jax.lang.structure import Place
 from pasta_jax.models.adapters import choose
 from pasta_jax.models.attention import Cache
@@ -51,67 +52,50 @@ class Prefill:
     first: int = -1  # the first token, in a replay; -1: sampled
 
     @functools.cached_property
-    def chunks(self) -> list[tuple[int, int, int]]:
-        """The chunks of the prompt that are not copied."""
-        copied = self.admission.copied
-        rest = prefill_chunks(len(self.request.prompt_ids) - copied, self.spec.prefill_chunk)
-        return [(copied + start, count, padded) for start, count, padded in rest]
-
-    @functools.cached_property
-    def seats(self) -> Seat:
-        """The guests' tokens, which are computed after the prompt."""
-        return Seat.of(self.request)
+    def chunks(self) -> list[tuple[np.ndarray, ...]]:
+        """Arguments of `write`: what isn't copied of the prompt, then the guests' own tokens."""
+        ids, seats = np.asarray(self.request.prompt_ids[self.admission.copied :], np.int32), Seat.of(self.request)
+        position = self.admission.copied + np.arange(len(ids), dtype=np.int32)
+        after = np.full(len(seats.token), len(self.request.prompt_ids), np.int32)
+        parts = (
+            (ids, np.zeros_like(ids), position + 1, position),
+            (seats.token, seats.guest, after, seats.position),
+        )
+        return [
+            (*(np.pad(column[start : start + count], (0, padded - count)) for column in columns), np.int32(count))
+            for columns in parts
+            for start, count, padded in prefill_chunks(len(columns[0]), self.spec.prefill_chunk)
+        ]
 
     @property
     def steps(self) -> int:
         """Calls of `step`, in their order, until the lane is live; a prompt that is copied whole needs one too."""
-        guests = max(len(self._guests_chunks), 1) if self.request.guests else 0
-        return max(len(self.chunks), 1) + guests
-
-    @functools.cached_property
-    def _guests_chunks(self) -> list[tuple[int, int, int]]:
-        return prefill_chunks(len(self.seats.token), self.spec.prefill_chunk)
+        return max(len(self.chunks), 1)
 
     def computes(self, number: int) -> int:
         """Tokens that this step computes, padding included."""
-        every = [*(self.chunks or [(0, 0, 0)]), *self._guests_chunks]
-        return every[number][2] if number < len(every) else 0
+        return len(self.chunks[number][0]) if self.chunks else 0
 
     def step(self, state: DecodeState, number: int) -> DecodeState:
-        """Compute a chunk; the first step empties the lane and copies, the last one samples the first token."""
-        config, lane = self.model.config, np.int32(self.admission.lane)
+        """Compute a chunk; the first step empties the lane and copies, in the last one the answer begins."""
+        params, lane = self.model.params, np.int32(self.admission.lane)
+        static = {"config": self.model.config, "spec": self.spec}
         if number == 0:
             state = self._admit(state)
-        if number >= (prompt := max(len(self.chunks), 1)):
-            return self._seat(state, number - prompt)
-        if not self.chunks:
-            return begin_copied(self.model.params, state, lane, config=config, spec=self.spec)
-        offset, count, padded = self.chunks[number]
-        tokens_P = np.zeros(padded, np.int32)
-        tokens_P[:count] = self.request.prompt_ids[offset : offset + count]
-        scalars = np.int32(offset), np.int32(count), np.int32(self.first)
-        return prefill(self.model.params, state, lane, tokens_P, *scalars, config=config, spec=self.spec)
-
-    def _seat(self, state: DecodeState, number: int) -> DecodeState:
-        """Compute a chunk of the guests' tokens; after the last one they begin."""
-        lane, length = np.int32(self.admission.lane), np.int32(len(self.request.prompt_ids))
-        if self._guests_chunks:
-            offset, count, padded = self._guests_chunks[number]
-            columns = (self.seats.token, self.seats.guest, self.seats.position)
-            padded_columns = (np.pad(column[offset : offset + count], (0, padded - count)) for column in columns)
-            arrays = (*padded_columns, np.int32(count), length)
-            state = seat(self.model.params, state, lane, *arrays, config=self.model.config, spec=self.spec)
-        if number + 1 < len(self._guests_chunks):
+        if self.chunks:
+            state = write(params, state, lane, *self.chunks[number], **static)
+        if number + 1 < self.steps:
             return state
-        return begin_guests(state, lane, length, self.seats.first(state.threads.status.shape[1]))
+        if self.request.guests:
+            first = Seat.of(self.request).first(state.threads.status.shape[1])
+            return begin_guests(state, lane, np.int32(len(self.request.prompt_ids)), first)
+        return begin(params, state, lane, np.int32(self.first), **static)
 
     def _admit(self, state: DecodeState) -> DecodeState:
         lane, source, copied = (np.int32(value) for value in dataclasses.astuple(self.admission))
-        length = len(self.request.prompt_ids)
         # Each guest has positions of its own, so that all together may take more slots than the context has.
         context = state.pool.slots if self.request.guests else self.model.config.context
         fields = RequestFields(
-            prompt_length=np.int32(-1 if self.request.guests else length),  # main begins after it, not beside guests
             limit=np.int32(min(self.request.longest, state.pool.slots, context)),
             tags_allowed=np.int32(tags_of(self.request)),
             rules=arrays(self.request.rules),
@@ -150,7 +134,7 @@ def admit(
     """
     parts = {part: put(getattr(state, part), (lane,), **values) for part, values in optional.items()}
     if state.drafts is not None:
-        parts["drafts"] = begin(state.drafts, lane, drafts)
+        parts["drafts"] = begin_drafts(state.drafts, lane, drafts)
     return dataclasses.replace(
         put(state, (lane,), live=False, finish=RUNNING, step=0, spawned=0, topic=-1, highest=-1),
         pool=put(state.pool, (lane,), fill=0),
@@ -168,36 +152,38 @@ def release(state: DecodeState, lane: jax.Array) -> DecodeState:
 
 
 @functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
-def prefill(
+def write(
     params: Params,
     state: DecodeState,
     lane: jax.Array,
     tokens_P: jax.Array,
-    start: jax.Array,
+    thread_P: jax.Array,
+    main_P: jax.Array,
+    position_P: jax.Array,
     count: jax.Array,
-    first: jax.Array,
     config: TransformerConfig,
     spec: LoopSpec,
 ) -> DecodeState:
-    """Write `count` prompt tokens at `start` and sample the next token; after the prompt's last chunk the lane is live.
+    """Compute the first `count` of these tokens and write them to the lane's next slots: its prompt's, or its guests'.
 
-    `first` is the next token instead of a sampled one, or -1. Profiles show the phases write, model and sample.
+    Each sees, of main's tokens, the first `main_P`, and of its thread's those before it. Profiles show the phases write
+    and model.
     """
-    length = tokens_P.shape[0]
+    length, fill = tokens_P.shape[0], state.pool.fill[lane]
     index_P = jnp.arange(length)
-    real_P = index_P < count
-    position_P = start + index_P
-    slot_P = jnp.where(real_P, position_P, state.pool.slots)
+    slot_P = jnp.where(index_P < count, fill + index_P, state.pool.slots)
 
     with jax.named_scope("write"):
-        pool = put(state.pool, (lane,), fill=start + count)
+        pool = put(state.pool, (lane,), fill=fill + count)
         integers = {"position": position_P, "token": tokens_P, "step": 0}
-        pool = put(pool, (lane, slot_P), chunk=0, epoch=0, main=position_P + 1, **integers)
+        pool = put(pool, (lane, slot_P), chunk=thread_P, epoch=0, main=main_P, **integers)
     with jax.named_scope("model"):
         one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
-        zero_1xP = jnp.zeros((1, length), jnp.int32)
-        see_1xPxS = see_pool(one, Place(zero_1xP, zero_1xP, position_P[None] + 1))
-        cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=spec.prefixes, fill=start + length)
+        place = Place(thread_P[None], jnp.zeros_like(thread_P)[None], main_P[None])
+        # Tokens of one guest see each other whatever their order; here several are written at once.
+        earlier_PxS = jnp.arange(pool.slots)[None, :] <= slot_P[:, None]
+        see_1xPxS = see_pool(one, place) & earlier_PxS[None]
+        cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=spec.prefixes, fill=fill + length)
         own = choose(params, jnp.broadcast_to(state.request.adapter[lane], length))
         x_1xPxE, kv = trunk(own, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
 
@@ -205,10 +191,9 @@ def prefill(
         if hidden is not None:
             hidden = hidden.at[lane, slot_P].set(x_1xPxE[0], mode="drop", unique_indices=True)
         x_E = jax.lax.dynamic_index_in_dim(x_1xPxE[0], count - 1, keepdims=False)
-        state = dataclasses.replace(
-            state, pool=dataclasses.replace(pool, kv=kv), prompted=state.prompted.at[lane].set(x_E), hidden=hidden
-        )
-    return _begin(params, state, lane, start + count, first, config, spec)
+        prompted_E = jnp.where(thread_P[count - 1] == 0, x_E, state.prompted[lane])  # the end of the prompt itself
+    state = put(dataclasses.replace(state, hidden=hidden), (lane,), prompted=prompted_E)
+    return dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv))
 
 
 @functools.partial(jax.jit, static_argnames="size", donate_argnames="state")
@@ -242,44 +227,20 @@ def copy_slots(state: DecodeState, lane: jax.Array, source: jax.Array, count: ja
 
 
 @functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
-def begin_copied(
-    params: Params, state: DecodeState, lane: jax.Array, config: TransformerConfig, spec: LoopSpec
-) -> DecodeState:
-    """Sample the first token after a prompt that was copied whole, with the request's own seed."""
-    return _begin(params, state, lane, state.pool.fill[lane], jnp.int32(-1), config, spec)
-
-
 @jax.named_scope("sample")
-def _begin(
-    params: Params,
-    state: DecodeState,
-    lane: jax.Array,
-    done: jax.Array,
-    first: jax.Array,
-    config: TransformerConfig,
-    spec: LoopSpec,
+def begin(
+    params: Params, state: DecodeState, lane: jax.Array, first: jax.Array, config: TransformerConfig, spec: LoopSpec
 ) -> DecodeState:
-    """Sample main's first token after `done` prompt tokens; the lane is live if these are the whole prompt."""
-    own, last = choose(params, state.request.adapter[lane][None]), done == state.request.prompt_length[lane]
-    x_1x1xE = state.prompted[lane][None, None]
-    # A head has up to a third of a model's weights, and only the last chunk needs its product.
-    none = jnp.zeros((1, config.vocab), jnp.float32)
-    logits_1xV = jax.lax.cond(last, lambda: logits(own, config, x_1x1xE)[:, 0], lambda: none)
+    """Sample main's first token after the prompt that the lane holds; `first` is that token instead, or -1."""
+    own, done = choose(params, state.request.adapter[lane][None]), state.pool.fill[lane]
+    logits_1xV = logits(own, config, state.prompted[lane][None, None])[:, 0]
     sampled, scores = next_of_one(state, spec, logits_1xV, lane, done - 1, uses_kernels(params))
     if scores is not None:
         state = dataclasses.replace(state, extras=keep_scores(state.extras, (lane, done - 1), scores))
     sampled = jnp.where(first >= 0, first, sampled)
 
     stops = functools.reduce(jnp.logical_or, [sampled == stop for stop in spec.stop_ids])
-    threads = put(
-        state.threads,
-        (lane, 0),
-        status=jnp.where(last, jnp.where(stops, DONE, LIVE), UNUSED),
-        token=sampled,
-        position=done,
-        main=done,
-        count=jnp.where(last, 1, 0),
-    )
-    finish = jnp.where(last & stops, STOP, RUNNING)
-    state = put(state, (lane,), live=last & ~stops, finish=finish, highest=done - 1)
+    place = {"token": sampled, "position": done, "main": done}
+    threads = put(state.threads, (lane, 0), status=jnp.where(stops, DONE, LIVE), count=1, **place)
+    state = put(state, (lane,), live=~stops, finish=jnp.where(stops, STOP, RUNNING), highest=done - 1)
     return dataclasses.replace(state, threads=threads, drafts=without_next(state.drafts))

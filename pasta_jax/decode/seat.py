@@ -4,19 +4,12 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.drafts import without_next
 from pasta_jax.decode.request import Request
-from pasta_jax.decode.rows import see_pool
-from pasta_jax.decode.state import DONE, LIVE, RUNNING, DecodeState, LoopSpec
-from pasta_jax.lang.structure import Place
-from pasta_jax.models.adapters import choose
-from pasta_jax.models.config import TransformerConfig
-from pasta_jax.models.parameters import Params
+from pasta_jax.decode.state import DONE, LIVE, RUNNING, DecodeState
 from pasta_jax.models.pool import put
-from pasta_jax.models.transformer import Cache, trunk
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,45 +47,13 @@ class Seat:
         }
 
 
-@functools.partial(jax.jit, static_argnames=("config", "spec"), donate_argnames="state")
-def seat(
-    params: Params,
-    state: DecodeState,
-    lane: jax.Array,
-    tokens_P: jax.Array,
-    guest_P: jax.Array,
-    position_P: jax.Array,
-    count: jax.Array,
-    prompt_length: jax.Array,
-    config: TransformerConfig,
-    spec: LoopSpec,
-) -> DecodeState:
-    """Write the first `count` of these tokens to the next slots of a lane, each as a token of its guest's thread."""
-    length, fill = tokens_P.shape[0], state.pool.fill[lane]
-    index_P = jnp.arange(length)
-    slot_P = jnp.where(index_P < count, fill + index_P, state.pool.slots)
-    main_P = jnp.broadcast_to(prompt_length, length)
-    pool = put(state.pool, (lane,), fill=fill + count)
-    integers = {"position": position_P, "token": tokens_P, "step": 0}
-    pool = put(pool, (lane, slot_P), chunk=guest_P, epoch=0, main=main_P, **integers)
-    one = jax.tree.map(lambda field: field[lane][None], dataclasses.replace(pool, kv=()))
-    # Tokens of one thread see each other whatever their order; here several are written at once.
-    earlier_PxS = jnp.arange(pool.slots)[None, :] <= slot_P[:, None]
-    see_1xPxS = see_pool(one, Place(guest_P[None], jnp.zeros_like(guest_P)[None], main_P[None])) & earlier_PxS[None]
-    cache = Cache(pool.kv, slot_P[None], lanes=lane[None], prefixes=spec.prefixes, fill=fill + length)
-    own = choose(params, jnp.broadcast_to(state.request.adapter[lane], length))
-    _, kv = trunk(own, config, tokens_P[None], position_P[None], see_1xPxS, one.position, cache)
-    return dataclasses.replace(state, pool=dataclasses.replace(pool, kv=kv))
-
-
 @functools.partial(jax.jit, donate_argnames="state")
 def begin_guests(
     state: DecodeState, lane: jax.Array, prompt_length: jax.Array, first: dict[str, jax.Array]
 ) -> DecodeState:
-    """Let the guests of a lane begin."""
-    states_M = first["state"]
+    """Let the guests of a lane begin, after the prompt that they share."""
     rest = {name: first[name] for name in ("status", "token", "position")}
     threads = put(state.threads, (lane,), main=prompt_length, epoch=0, count=0, closed=0, **rest)
-    guests = put(state.guests, (lane,), state=states_M, chars=0)
-    state = put(state, (lane,), live=True, finish=RUNNING, spawned=guests.count[lane])
+    guests = put(state.guests, (lane,), state=first["state"], chars=0)
+    state = put(state, (lane,), live=True, finish=RUNNING, spawned=guests.count[lane], highest=prompt_length - 1)
     return dataclasses.replace(state, threads=threads, guests=guests, drafts=without_next(state.drafts))

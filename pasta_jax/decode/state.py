@@ -119,7 +119,6 @@ class Threads:
 class RequestFields:
     """The parameters of each lane's request; [B] each. Arrays, so that new values need no compilation."""
 
-    prompt_length: jax.Array  # int32: tokens of the prompt
     limit: jax.Array  # int32: slots the request may fill, its prompt included
     tags_allowed: jax.Array  # int32: those that main may write, FORK and SYNC of grammar.py; 0 decodes sequentially
     rules: Rules  # arrays, see `arrays`
@@ -221,7 +220,6 @@ def empty_state(
         pool=empty_pool(config, lanes, slots, dtype, stacked),
         threads=Threads(**per_thread),
         request=RequestFields(
-            prompt_length=full(lanes, 0),
             limit=full(lanes, 0),
             tags_allowed=full(lanes, 0),
             rules=jax.tree.map(lambda value: full(lanes, value, value.dtype), arrays(Rules())),

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from pasta_jax.data.packing import Batch
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.interpreter import LoopSpec, run
-from pasta_jax.decode.prefill import prefill
+from pasta_jax.decode.prefill import write
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import DecodeState, empty_state
 from pasta_jax.device.devices import Chip, share_of_chip
@@ -187,11 +187,9 @@ def lower_run(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stag
 
 def lower_prefill(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:
     """One chunk of a prompt, written to the pool."""
-    sizes = ((), (settings.prefill,), (), (), ())
-    lane, tokens, start, count, first = (scalar("int32", *size) for size in sizes)
-    return prefill.lower(
-        shapes.params, shapes.state, lane, tokens, start, count, first, config=shapes.config, spec=shapes.spec
-    )
+    columns = (scalar("int32", settings.prefill) for _ in range(4))  # tokens, their threads, what they see, positions
+    arrays = scalar("int32"), *columns, scalar("int32")
+    return write.lower(shapes.params, shapes.state, *arrays, config=shapes.config, spec=shapes.spec)
 
 
 def lower_sft(settings: CompileSettings, shapes: Shapes, mesh: Mesh) -> jax.stages.Lowered:

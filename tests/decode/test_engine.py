@@ -170,8 +170,8 @@ def test_a_long_prompt_is_written_between_the_rounds_of_others(monkeypatch):
     """A few tokens at a time, here one chunk, while somebody reads; at once if nobody does."""
     log = []
     monkeypatch.setattr(device_loop, "BETWEEN", 16)
-    prefill, run = prefilling.prefill, device_loop.run
-    monkeypatch.setattr(prefilling, "prefill", lambda *a, **k: log.append("chunk") or prefill(*a, **k))
+    write, run = prefilling.write, device_loop.run
+    monkeypatch.setattr(prefilling, "write", lambda *a, **k: log.append("chunk") or write(*a, **k))
     monkeypatch.setattr(device_loop, "run", lambda *a, **k: log.append("run") or run(*a, **k))
     requests = {0: ask("x", LONG), 1: ask("y" * 60)}
     texts = {}

@@ -10,7 +10,7 @@ import pytest
 from pasta_jax.decode import engine as engines
 from pasta_jax.decode.engine import Engine, open_engine
 from pasta_jax.decode.request import Result
-from pasta_jax.decode.seat import seat
+from pasta_jax.decode.seat import begin_guests
 from pasta_jax.decode.settings import Room
 from pasta_jax.errors import PastaError
 from tests.decode.test_engine import CONFIG, LANES, WAITING, Client, ask
@@ -47,14 +47,14 @@ def test_an_engine_whose_loop_cannot_be_built_does_not_start():
 @pytest.mark.slow
 def test_an_engine_for_a_model_can_be_warm(monkeypatch):
     monkeypatch.setattr(engines, "PREFILL_CHUNKS", (16,))
-    compiled = seat._cache_size()
+    compiled = begin_guests._cache_size()
     engine = open_engine(tiny_model(), CONFIG, WAITING, topics=False, warm_up=True, guests=Room(8, 8))
     assert engine.load.tokens == 0
     for _ in range(6000):
-        if seat._cache_size() > compiled:
+        if begin_guests._cache_size() > compiled:
             break
         time.sleep(0.01)
-    assert seat._cache_size() == compiled + 1, "the first structured answer would keep all others waiting"
+    assert begin_guests._cache_size() == compiled + 1, "the first structured answer would keep all others waiting"
     assert isinstance(Client(engine, ask("x")).end(), Result)
     engine.close(drain=True)
     with pytest.raises(PastaError, match=r"^config\.decoding\.slots: 0; set the tokens"):

@@ -19,7 +19,7 @@ from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode import rows
 from pasta_jax.decode.generate import loop_spec
 from pasta_jax.decode.interpreter import Script, run
-from pasta_jax.decode.prefill import admit, prefill, start
+from pasta_jax.decode.prefill import admit, begin, start, write
 from pasta_jax.decode.replay import replay_stream, script_for
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
@@ -173,10 +173,8 @@ def test_profiles_name_the_phases_of_steps_and_of_prefills():
     one = np.int32(1)
     for lowered, phases in (
         (run.lower(toy(SMALLEST).params, state, one, np.False_, **fixed), "open pick write model sample advance"),
-        (
-            prefill.lower(toy(SMALLEST).params, state, one, np.zeros(16, np.int32), one, one, one, **fixed),
-            "write model sample",
-        ),
+        (write.lower(toy(SMALLEST).params, state, one, *[np.zeros(16, np.int32)] * 4, one, **fixed), "write model"),
+        (begin.lower(toy(SMALLEST).params, state, one, one, **fixed), "sample"),
     ):
         text = lowered.as_text(debug_info=True)
         assert all(f"/{phase}/" in text for phase in phases.split()), phases

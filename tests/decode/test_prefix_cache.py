@@ -12,7 +12,7 @@ from pasta_jax.decode import generate as decoding
 from pasta_jax.decode import prefill as prefilling
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import loop_spec
-from pasta_jax.decode.prefill import Prefill, copy_slots, prefill, start
+from pasta_jax.decode.prefill import Prefill, copy_slots, start, write
 from pasta_jax.decode.prefix_cache import LEAST, Admission, Held, PrefixCache, shared
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
@@ -138,14 +138,14 @@ class Recorder:
             self.admissions.append((admission, len(prompt), []))
             return admission
 
-        def computed(params, state, lane, tokens, start, count, *rest, **statics):
+        def computed(params, state, lane, tokens, thread, main, position, count, **statics):
             *_, (admission, _, runs) = self.admissions
             assert admission.lane == lane
-            runs.append((int(start), int(start + count)))
-            return prefill(params, state, lane, tokens, start, count, *rest, **statics)
+            runs.append((int(position[0]), int(position[0] + count)))
+            return write(params, state, lane, tokens, thread, main, position, count, **statics)
 
         monkeypatch.setattr(PrefixCache, "admit", admitted)
-        monkeypatch.setattr(prefilling, "prefill", computed)
+        monkeypatch.setattr(prefilling, "write", computed)
 
 
 def arrivals(rng: random.Random, count: int) -> list[tuple[int, int, Request]]:

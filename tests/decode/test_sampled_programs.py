@@ -13,7 +13,7 @@ import pytest
 
 from pasta_jax.decode.generate import generate, loop_spec, stream
 from pasta_jax.decode.interpreter import run
-from pasta_jax.decode.prefill import admit, prefill, start
+from pasta_jax.decode.prefill import admit, begin, start, write
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, LENGTH, OPEN, OWN, STOP, empty_state
@@ -263,7 +263,7 @@ def test_fewer_rows_give_the_same_answers_in_more_steps():
 
 def test_new_sampling_seeds_and_budgets_compile_nothing():
     def compiled() -> list[int]:
-        return [function._cache_size() for function in (admit, prefill, run)]
+        return [function._cache_size() for function in (admit, write, begin, run)]
 
     before = answered(100) and compiled()
     plain = Request(

@@ -110,13 +110,13 @@ def test_the_toys_question_is_one_of_its_problems():
 
 def test_compiling_counts_for_no_request(answer, monkeypatch):
     """The time to the first token is the model's; a prompt of a new length may compile for longer."""
-    compiled, prefill = [0.0], prefilling.prefill
+    compiled, write = [0.0], prefilling.write
 
     def compiles(*arguments, **statics):
         compiled[0] += 100
-        return prefill(*arguments, **statics)
+        return write(*arguments, **statics)
 
-    monkeypatch.setattr(prefilling, "prefill", compiles)
+    monkeypatch.setattr(prefilling, "write", compiles)
     monkeypatch.setattr(device_loop.compilation_cache, "seconds", lambda: compiled[0])
     out, err = answer(prompt="hello", json=True)
     record = json.loads(out)

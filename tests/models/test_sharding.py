@@ -14,7 +14,7 @@ from pasta_jax.decode import generate as decoding
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.interpreter import run
-from pasta_jax.decode.prefill import prefill, start
+from pasta_jax.decode.prefill import begin, start, write
 from pasta_jax.decode.replay import script_for
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
@@ -165,14 +165,14 @@ def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     model = model_on(WIDE, "stacked", (2, 4))
     spec = decoding.loop_spec(model, SETTINGS, 256, sequential=False)  # as replaced by few_programs
     sampled(WIDE, "stacked", (2, 4))
-    compiled = [function._cache_size() for function in (run, prefill)]
+    compiled = [function._cache_size() for function in (run, write, begin)]
     state = create_on_mesh_of(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
     expected = shardings(state, mesh_of(2, 4))
     for request in range(2):
         state = start(model, state, request, REQUESTS[request], spec)
         state = run(model.params, state, np.int32(4), np.bool_(False), config=WIDE, spec=spec, script=None)
         assert jax.tree.map(lambda leaf: leaf.sharding, state) == expected
-    assert [function._cache_size() for function in (run, prefill)] == compiled
+    assert [function._cache_size() for function in (run, write, begin)] == compiled
 
 
 @pytest.mark.slow
@@ -330,6 +330,24 @@ def test_fsdp_divides_parameters_and_moments_over_data_too(stacked):
     assert whole.sharding.spec == P("model")
     assert set(whole.sharding.mesh.shape) == {"data", "model"}
     np.testing.assert_array_equal(whole, params["embed"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One of several hosts', in JAX's order by the network between them."""
+
+    process_index: int
+    id: int
+
+
+@pytest.mark.parametrize(("data", "model"), [(8, 1), (4, 2), (2, 4)])
+def test_rows_divide_over_processes_in_their_order(data, model):
+    """As `shard_rows` and Feed divide them: a process that passed other rows would mix up the batch."""
+    chips = [Chip(process, 4 * row + 2 * process + column) for row, process, column in np.ndindex(2, 2, 2)]
+    mesh = make_mesh(data, model, chips)
+    assert mesh.axis_names == ("data", "model")
+    owners = [{chip.process_index for chip in row} for row in mesh.devices]
+    assert owners == [{0}] * (data // 2) + [{1}] * (data // 2)
 
 
 def test_a_config_names_a_mesh_or_one_device():

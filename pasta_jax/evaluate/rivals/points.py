@@ -106,7 +106,7 @@ def begin_point(
 ) -> DecodeState:
     """Write the first `count` of these tokens as thread `number` of lane 0, after the prefix; sample its next one."""
     length, pool = tokens_P.shape[0], state.pool
-    prefix, fill = state.request.prompt_length[0], pool.fill[0]
+    prefix, fill = state.threads.position[0, 0], pool.fill[0]  # main began after the prefix
     index_P = jnp.arange(length)
     position_P = prefix + index_P
     slot_P = jnp.where(index_P < count, fill + index_P, pool.slots)
