@@ -75,9 +75,6 @@ def _opening(family: Family, role: str, text: str) -> list[tuple[bool, str]]:
 
 
 def _turns(family: Family, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    for number, (role, _) in enumerate(messages, start=1):
-        if role not in ("system", "user", "assistant"):
-            raise PastaError(f"message {number}: role {role!r}; use system, user or assistant")
     if not messages or messages[-1][0] != "user":
         raise PastaError(f"the conversation of {len(messages)} messages has no open question; end it with a user's")
     if family.system is not None and messages[0][0] != "system":

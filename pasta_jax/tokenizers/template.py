@@ -19,6 +19,8 @@ from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.tokenizers import render
 from pasta_jax.tokenizers.chat import Family, alternating, conversation, jinja_template
 
+NAME, ARGUMENTS, RESULT = KINDS = ("name", "arguments", "result")  # of messages, beside roles; see tools.py
+EDGE = ""  # the kind of what is before a conversation, and of what is after it
 FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 MOST_BYTES = 1 * MIB  # of a source
 MOST_RENDERED = 1 << 16  # characters of a short conversation
@@ -64,45 +66,46 @@ def in_folder(folder: Path) -> tuple[str | None, dict[str, str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """The text around the messages of a conversation, in which control pieces are spelled out."""
+    """The text between two neighbours of a conversation, by their kinds; control pieces are spelled out."""
 
-    start: str  # before the first question, if there is no system message
-    system: tuple[str, str] | None  # around a system message, up to the first question; None: there is no place for one
-    to_assistant: str  # between a question and its answer
-    to_user: str  # between an answer and the next question
-    opening: str  # after the last question
-    strips: frozenset[tuple[str, str, str | None]]  # roles whose texts lose what a function of str takes: its arguments
+    between: Mapping[tuple[str, str], str]
+    strips: frozenset[tuple[str, str, str | None]]  # kinds whose texts lose what a function of str takes: its arguments
     # Whether earlier answers lose what was thought before them, and what is then stripped from their beginning.
     forgets: str | None = None
 
     def parts(self, messages: Sequence[tuple[str, str]]) -> list[tuple[bool, str]]:
         """The conversation up to the assistant's opening, as (is the template's, text)."""
-        if not messages or messages[-1][0] != "user":
-            raise PastaError(f"the conversation of {len(messages)} messages has no open question; end it with a user's")
-        parts = [(True, self.start)]
-        if messages[0][0] == "system":
-            if self.system is None:
-                raise PastaError(
-                    "a system message: the model's template has no place for one before questions; drop it"
-                )
-            (before, after), text = self.system, messages[0][1]
-            parts = [(True, before), (False, self._shown("system", text)), (True, after)]
-            messages = messages[1:]
-        for role, text in alternating([(role, self._shown(role, text)) for role, text in messages]):
-            parts += [(False, text), (True, self.to_assistant if role == "user" else self.to_user)]
-        return [*parts[:-1], (True, self.opening)]
+        if not messages or (messages[-1][0], EDGE) not in self.between:
+            end = "a user's message or a result" if (RESULT, EDGE) in self.between else "a user's"
+            raise PastaError(f"the conversation of {len(messages)} messages has no open question; end it with {end}")
+        first = int(messages[0][0] == "system")  # of the turns
+        if first and (EDGE, "system") not in self.between:
+            raise PastaError("a system message: the model's template has no place for one before questions; drop it")
+        last = max((number for number, (kind, _) in enumerate(messages) if kind == "user"), default=0)
+        shown = [(kind, self._shown(kind, text, number < last)) for number, (kind, text) in enumerate(messages)]
+        parts, former = [], EDGE
+        for kind, text in [*shown[:first], *alternating(shown[first:])]:
+            parts += [(True, self.between[former, kind]), (False, text)]
+            former = kind
+        return [*parts, (True, self.between[former, EDGE])]
 
-    def _shown(self, role: str, text: str) -> str:
-        text = self.remembered(text) if role == "assistant" else text
-        for _, how, characters in (one for one in self.strips if one[0] == role):
+    def _shown(self, kind: str, text: str, is_earlier: bool) -> str:
+        """What is read of a text; `is_earlier`: than the last question."""
+        if kind == ARGUMENTS:
+            return as_templates_write(text)
+        if kind == "assistant" and is_earlier and self.forgets is not None and END_OF_THOUGHT in text:
+            text = text.rpartition(END_OF_THOUGHT)[2].lstrip(self.forgets)
+        for _, how, characters in (one for one in self.strips if one[0] == kind):
             text = getattr(text, how)(characters)
         return text
 
-    def remembered(self, answer: str) -> str:
-        """What later turns read of an answer."""
-        if self.forgets is None or END_OF_THOUGHT not in answer:
-            return answer
-        return answer.rpartition(END_OF_THOUGHT)[2].lstrip(self.forgets)
+
+def as_templates_write(arguments: str) -> str:
+    """JSON as models have read it in training, whatever a client's escapes and blanks; other text as it is."""
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def learned(source: str, tokens: Mapping[str, str], family: Family, place: str) -> Template | None:
@@ -129,21 +132,26 @@ def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, p
     user = first.removeprefix(start), last.removesuffix(opening)
     assistant = asked.removeprefix(user[1] + to_assistant), answered.removesuffix(to_user + user[0])
     strips = _strips("user", *user, place) | _strips("assistant", *assistant, place)
-    system = None
+    between = {
+        (EDGE, "user"): start,
+        ("user", "assistant"): to_assistant,
+        ("assistant", "user"): to_user,
+        ("user", EDGE): opening,
+    }
     # Mistral's older templates place it in the last question, where it would move with every turn: no place, for us.
     # Others drop it.
     shows = None not in (*with_system, padded_system) and all(_SYSTEM in text for text in (*with_system, padded_system))
     if shows and with_system[0].find(_SYSTEM) < with_system[0].find(_TEXTS[0]):
         before, after, *_ = _around(with_system[0], [_SYSTEM, *_TEXTS], place)
-        system = before, after
+        between |= {(EDGE, "system"): before, ("system", "user"): after}
         first, asked, *_ = _around(padded_system, [_SYSTEM, _TEXTS[0]], place)
         strips |= _strips("system", first.removeprefix(before), asked.removesuffix(after), place)
     forgets = None
     if thoughtful is not None and THOUGHT not in thoughtful:
         forgets = "" if f"\n\n{_TEXTS[1]}" in thoughtful and f"\n\n{_TEXTS[1]}" not in plain else "\n"
-    template = Template(start, system, to_assistant, to_user, opening, frozenset(strips), forgets)
+    template = Template(between, frozenset(strips), forgets)
     for messages, text in probes:
-        is_asked = system is not None or messages[0][0] != "system"
+        is_asked = (EDGE, "system") in between or messages[0][0] != "system"
         if is_asked and "".join(part for _, part in template.parts(messages)) != text:
             raise PastaError(f"{place}: {_MORE}")
     return template

@@ -17,8 +17,7 @@ from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.progress import say
 from pasta_jax.tokenizers import bpe, spm, template, tools
 from pasta_jax.tokenizers.chat import FAMILIES, Family, conversation, jinja_template
-from pasta_jax.tokenizers.template import Template
-from pasta_jax.tokenizers.tools import ToolTemplate
+from pasta_jax.tokenizers.template import KINDS, Template
 from pasta_jax.tokenizers.vocabulary import UNUSED, Vocabulary
 
 _ROW_MULTIPLE = 128  # the vocabulary with appended tags is padded to a multiple, so that it divides over devices
@@ -125,28 +124,22 @@ class Tokenizer:
         """A conversation as (is the template's, text)."""
         if isinstance(self.template, str):
             raise PastaError(self.template)
-        if any(kind in tools.KINDS for kind, _ in messages):
+        if any(kind in KINDS for kind, _ in messages):
             tools.require_order(messages)
             if self._tools is not None:
-                return self._tools.parts(self._remembered(messages))
+                return self._tools.parts(messages)
             messages = tools.in_words(messages)
+        for number, (role, _) in enumerate(messages, start=1):
+            if role not in ("system", "user", "assistant"):
+                raise PastaError(f"message {number}: role {role!r}; use system, user or assistant")
         own = self._noted and self.template
         return own.parts(messages) if own else conversation(self.family, messages)
 
-    def _remembered(self, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """The conversation without what was thought for answers before the last question."""
-        if not isinstance(self.template, Template):
-            return messages
-        last = max((number for number, (kind, _) in enumerate(messages) if kind == "user"), default=0)
-        return [
-            (kind, self.template.remembered(text) if kind == "assistant" and number < last else text)
-            for number, (kind, text) in enumerate(messages)
-        ]
-
     @cached_property
-    def _tools(self) -> ToolTemplate | None:
+    def _tools(self) -> Template | None:
         """How the template places functions, calls and results, if it does; rendered when they are first needed."""
-        return tools.learned(self.jinja, self.tokens, self.name)
+        forgets = self.template.forgets if isinstance(self.template, Template) else None
+        return tools.learned(self.jinja, self.tokens, forgets, self.name)
 
     @cached_property
     def _noted(self) -> bool:
@@ -260,11 +253,11 @@ def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str],
     try:
         own = template.learned(source, tokens, family, why)
         if own is not None:  # which may be another than its family's: Llama 3 is often tuned with ChatML
-            after = own.to_user.lstrip()  # Llama 2's has a blank before the end
+            after = own.between["assistant", "user"].lstrip()  # Llama 2's has a blank before the end
             ends = [one for one in tokenizer.vocabulary.control if after.startswith(one) and one != family.open]
             family = dataclasses.replace(family, close=max(ends, key=len, default=family.close))
-        if own is not None and not own.to_user.lstrip().startswith(family.close):
-            own = f"{why}: answers don't end with {family.close}; replace it, or set chat to False"
+            if not after.startswith(family.close):
+                own = f"{why}: answers don't end with {family.close}; replace it, or set chat to False"
     except PastaError as error:
         own = str(error)
     return dataclasses.replace(tokenizer, family=family, jinja=source, template=own, tokens=tokens)

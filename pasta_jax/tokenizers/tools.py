@@ -6,17 +6,13 @@ text between two neighbours may depend on their kinds alone. So none of them can
 Which functions there are is not said: where it was, a model wrote calls instead of text (log of 2026-11-26).
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pasta_jax.errors import PastaError
-from pasta_jax.tokenizers.chat import alternating
-from pasta_jax.tokenizers.template import rendered
+from pasta_jax.tokenizers.template import ARGUMENTS, EDGE, NAME, RESULT, Template, rendered
 
-NAME, ARGUMENTS, RESULT = KINDS = ("name", "arguments", "result")
-EDGE = ""  # the kind of what is before a conversation, and of what is after it
 _SPEAKERS = {ARGUMENTS: "assistant", RESULT: "user"}  # in words
 # What a template is asked to render, a letter for each message; c is a call.
 _PROBES = ("u", "uau", "suau", "ucr", "succrru", "uacrcraucccrrracru")
@@ -57,38 +53,7 @@ def in_words(messages: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return turns
 
 
-@dataclasses.dataclass(frozen=True)
-class ToolTemplate:
-    """The text between two neighbours of a conversation, by their kinds; control pieces are spelled out."""
-
-    between: Mapping[tuple[str, str], str]
-    strips: frozenset[str]  # the kinds whose texts lose the whitespace around them
-
-    def parts(self, messages: Sequence[tuple[str, str]]) -> list[tuple[bool, str]]:
-        """The conversation up to the assistant's opening, as (is the template's, text)."""
-        if not messages or messages[-1][0] not in ("user", RESULT):
-            raise PastaError("the conversation has no open question; end it with a user's message or a result")
-        stripped = [
-            (kind, as_templates_write(text) if kind == ARGUMENTS else text.strip() if kind in self.strips else text)
-            for kind, text in messages
-        ]
-        system = stripped[:1] if messages[0][0] == "system" else []
-        parts, former = [], EDGE
-        for kind, text in [*system, *alternating(stripped[len(system) :])]:
-            parts += [(True, self.between[former, kind]), (False, text)]
-            former = kind
-        return [*parts, (True, self.between[former, EDGE])]
-
-
-def as_templates_write(arguments: str) -> str:
-    """JSON as models have read it in training, whatever a client's escapes and blanks; other text as it is."""
-    try:
-        return json.dumps(json.loads(arguments), ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return arguments
-
-
-def learned(source: str, tokens: Mapping[str, str], place: str) -> ToolTemplate | None:
+def learned(source: str, tokens: Mapping[str, str], forgets: str | None, place: str) -> Template | None:
     """The template in a source that places calls and results between fixed texts; None: it doesn't."""
     if "tool" not in source:
         return None
@@ -112,7 +77,7 @@ def learned(source: str, tokens: Mapping[str, str], place: str) -> ToolTemplate 
             return None
     if any(_MARK in gap for gap in between.values()):
         return None
-    return ToolTemplate(between, frozenset(strips))
+    return Template(between, frozenset((kind, "strip", None) for kind in strips), forgets)
 
 
 def _probe(letters: str, is_padded: bool) -> list[tuple[str, str]]:

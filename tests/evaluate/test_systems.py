@@ -46,7 +46,7 @@ def test_answers_depend_on_the_drafter_and_on_a_files_template():
     plain, config = tiny_model(), DecodeConfig(1, 2, 0, draft="drafter")
 
     def about(jinja: str, *, drafter: float) -> dict:
-        template = Template("", None, "", "", "", frozenset())
+        template = Template({}, frozenset())
         tokenizer = Mock(wraps=plain.tokenizer, template=template, jinja=jinja, tags=plain.tokenizer.tags)
         params = plain.params | {"drafter": {"table": np.float32([drafter])}}
         model = dataclasses.replace(plain, tokenizer=tokenizer, params=params)

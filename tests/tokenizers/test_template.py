@@ -259,3 +259,9 @@ def test_what_a_template_renders_is_cut_before_it_reaches_this_process(monkeypat
 def test_templates_with_names_that_are_none_are_left_aside(tmp_path, name):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": name, "template": "x"}]}))
     assert template.in_folder(tmp_path)[0] is None
+
+
+@pytest.mark.parametrize("source", [CHATML, None], ids=["own", "family's"])
+def test_a_role_of_no_template_is_refused(tmp_path, source):
+    with pytest.raises(PastaError, match="message 2: role 'narrator'"):
+        in_folder(tmp_path, source).chat([("user", "Why?"), ("narrator", "So."), ("user", "And?")])
