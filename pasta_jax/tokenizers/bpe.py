@@ -238,45 +238,26 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
 def from_file(path: Path, named: Collection[str] = ()) -> Vocabulary:
     """The vocabulary in a tokenizer.json. Pieces that the model's settings name are control pieces."""
     file = read(path)
-    file = msgspec.structs.replace(
-        file,
-        added_tokens=[
-            msgspec.structs.replace(one, special=one.special or one.content in named) for one in file.added_tokens
-        ],
-    )
-    if file.model.byte_fallback:
-        return _with_fallback(path, file)
-    added = {token.content: (token.id, token.special) for token in file.added_tokens}
-    normal = {text: id for text, id in file.model.vocab.items() if text not in added}
-    if len({*normal.values(), *(id for id, _ in added.values())}) < len(normal) + len(added):
+    model = file.model
+    found = {one.content: (one.id, one.special or one.content in named, one.normalized) for one in file.added_tokens}
+    ids = model.vocab | {text: id for text, (id, *_) in found.items()}
+    if len(set(ids.values())) < len(ids):
         raise PastaError(f"{path}: two pieces have the same id; fetch the file again")
-    merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in file.model.merges]
-    frame = {"pre_tokenizer": file.words(), "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model.merges]
+    words, bos, strips = file.words(), file.begins_with(), file.strips()
+    if model.byte_fallback:
+        return fallback.vocabulary(
+            path, model.vocab, merges, model.ignore_merges, found, file.normalizer, words, bos, strips
+        )
+    added = {text: (id, special) for text, (id, special, _) in found.items()}
+    normal = {text: id for text, id in model.vocab.items() if text not in added}
+    frame = {"pre_tokenizer": words, "model": {"type": "BPE", "vocab": {}, "merges": []}}
     try:
         encoder = Tokenizer.from_str(json.dumps(frame))
     except Exception as error:  # the library raises nothing more specific
         raise PastaError(f"{path}: pre_tokenizer: {error}; {FIX}") from None
-    encoder.model = _model(path, normal | _found(added), merges, whole_words=file.model.ignore_merges)
-    return _vocabulary(path, encoder, normal, added, file.begins_with(), file.strips())
-
-
-def _with_fallback(path: Path, file: File) -> Vocabulary:
-    added = {token.content: (token.id, token.special, token.normalized) for token in file.added_tokens}
-    ids = file.model.vocab | {text: id for text, (id, *_) in added.items()}
-    if len(set(ids.values())) < len(ids):
-        raise PastaError(f"{path}: two pieces have the same id; fetch the file again")
-    merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in file.model.merges]
-    return fallback.vocabulary(
-        path,
-        file.model.vocab,
-        merges,
-        file.model.ignore_merges,
-        added,
-        file.normalizer,
-        file.words(),
-        file.begins_with(),
-        file.strips(),
-    )
+    encoder.model = _model(path, normal | _found(added), merges, whole_words=model.ignore_merges)
+    return _vocabulary(path, encoder, normal, added, bos, strips)
 
 
 class _AddedOnly(Struct, frozen=True):
