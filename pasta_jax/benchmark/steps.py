@@ -4,9 +4,9 @@ import dataclasses
 import functools
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import jax
@@ -230,33 +230,23 @@ def kv_bytes(model: Model, slots: int) -> int:
 
 def copy_gb_s() -> float:
     """GB per second read and written by plain copies, the best of some rounds: the memory's bandwidth."""
-    return _host_copy_gb_s(256, 5) if jax.default_backend() == "cpu" else _device_copy_gb_s(2048, 20)
+    if jax.default_backend() != "cpu":
+        source = jnp.zeros(2**29, jnp.float32)
+        add = jax.jit(lambda array: array + 1)  # a plain copy might be elided
+        best = least_seconds(lambda: jax.block_until_ready(add(source)), 1 + 20)  # the first one compiles
+        return 2 * source.nbytes / best / 1e9
+    sources = [np.ones(2**25 // cores()) for _ in range(cores())]
+    targets = [np.empty_like(source) for source in sources]
+    with ThreadPoolExecutor(cores()) as pool:
+        best = least_seconds(lambda: list(pool.map(np.copyto, targets, sources)), 1 + 5)  # the first one warms up
+    return 2 * sum(source.nbytes for source in sources) / best / 1e9
 
 
-def _device_copy_gb_s(megabytes: int, rounds: int) -> float:
-    source = jnp.zeros(megabytes * 2**20 // 4, jnp.float32)
-    add = jax.jit(lambda array: array + 1)  # a plain copy might be elided
-    jax.block_until_ready(add(source))
-    times = []
-    for _ in range(rounds):
+def least_seconds(call: Callable[[], object], tries: int) -> float:
+    """The seconds of the fastest of some calls."""
+    found = []
+    for _ in range(tries):
         began = time.perf_counter()
-        jax.block_until_ready(add(source))
-        times.append(time.perf_counter() - began)
-    return 2 * source.nbytes / min(times) / 1e9
-
-
-def _host_copy_gb_s(megabytes: int, rounds: int) -> float:
-    size = megabytes * 2**20 // 8 // cores()
-    pairs = [(np.ones(size), np.empty(size)) for _ in range(cores())]
-
-    def once() -> float:
-        threads = [threading.Thread(target=np.copyto, args=(target, source)) for source, target in pairs]
-        began = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return time.perf_counter() - began
-
-    once()
-    return 2 * 8 * size * cores() / min(once() for _ in range(rounds)) / 1e9
+        call()
+        found.append(time.perf_counter() - began)
+    return min(found)

@@ -6,13 +6,13 @@ guessed from those of a 1.5B model: half of the most tokens an answer may have, 
 
 import dataclasses
 import math
-import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.benchmark.steps import least_seconds
 from pasta_jax.data.prompt_sets import in_parts
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import multiplies_bfloat16, row_product
@@ -153,16 +153,7 @@ def measure() -> Machine:
     def rate(dtype) -> float:
         kernel = jnp.ones((4096, 2048), dtype)
         product(x, kernel).block_until_ready()
-        return flops / _best(lambda: product(x, kernel).block_until_ready())
+        return flops / least_seconds(lambda: product(x, kernel).block_until_ready(), 5)
 
     narrow = rate(jnp.bfloat16) if multiplies_bfloat16() else 0.0
-    return Machine(2 * len(ours) / _best(ours.copy), rate(jnp.float32), narrow)
-
-
-def _best(call, tries: int = 5) -> float:
-    found = []
-    for _ in range(tries):
-        began = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - began)
-    return min(found)
+    return Machine(2 * len(ours) / least_seconds(ours.copy, 5), rate(jnp.float32), narrow)
