@@ -1,7 +1,7 @@
 """The input of training and scoring: records packed into rows, as plain arrays with labels and structure."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -64,6 +64,14 @@ def pack(rows: Sequence[Sequence[Example]], length: int) -> Batch:
             record[row, start:stop] = number
             start = stop
     return Batch(**fields, record=record)
+
+
+def by_length(counts: Sequence[int], lengths: Sequence[int], rows: int) -> Iterator[tuple[list[int], int]]:
+    """The numbers of examples that share a batch, the shortest first, and the next of `lengths` for the longest."""
+    order = sorted(range(len(counts)), key=counts.__getitem__)
+    for start in range(0, len(order), rows):
+        some = order[start : start + rows]
+        yield some, next(length for length in lengths if length >= counts[some[-1]])
 
 
 def mask(batch: Batch) -> np.ndarray | jax.Array:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from pasta_jax.data.example import Example, encode
-from pasta_jax.data.packing import Batch, pack
+from pasta_jax.data.packing import Batch, by_length, pack
 from pasta_jax.data.repetition import repeated
 from pasta_jax.judges.judge import TIE, Entry, Judge, Verdict, from_probability
 from pasta_jax.judges.rules import Rule, share
@@ -95,12 +95,10 @@ def likelihoods(
             if part := ids[: lengths[-1] - len(prompt)]:
                 whole = len(part) == len(ids)
                 examples.append((number, encode(prompt, part, tokenizer.tags, tokenizer.end_of_turn, PREDICTED, whole)))
-        examples.sort(key=lambda each: len(each[1]))
-        for start in range(0, len(examples), rows):
-            some = examples[start : start + rows]
-            length = next(length for length in lengths if length >= len(some[-1][1]))
-            batch = pack([[example] for _, example in some] + [[]] * (rows - len(some)), length)
-            for (number, example), total in zip(some, np.asarray(score(batch)), strict=False):
+        for some, length in by_length([len(example) for _, example in examples], lengths, rows):
+            batch = pack([[examples[place][1]] for place in some] + [[]] * (rows - len(some)), length)
+            for place, total in zip(some, np.asarray(score(batch)), strict=False):
+                number, example = examples[place]
                 values[number] = float(total) / np.count_nonzero(example.label != NO_LABEL)
         return values
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pasta_jax.data.packing import by_length
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, hub
 from pasta_jax.files.validated import MIB, AboveZero, Positive, read_json
@@ -65,11 +66,10 @@ class RewardModel:
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """A score for each question with its answer; a higher one is better."""
         ids = [self._ids(*pair) for pair in pairs]
-        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         scores = [0.0] * len(ids)
-        for start in range(0, len(order), self.settings.rows):
-            some = order[start : start + self.settings.rows]
-            length = self._length(len(ids[some[-1]]))
+        beyond = [min(times * self.settings.lengths[-1], self.config.context) for times in (2, DOUBLED)]
+        lengths = [*self.settings.lengths, *beyond]
+        for some, length in by_length([*map(len, ids)], lengths, self.settings.rows):
             tokens_BxT = np.zeros((self.settings.rows, length), np.int32)
             for row, number in enumerate(some):
                 tokens_BxT[row, : len(ids[number])] = ids[number]
@@ -85,15 +85,6 @@ class RewardModel:
             what = f"a question with its answer has {len(ids):,} tokens, and at most {most:,} are read"
             raise PastaError(f"reward.lengths: {what}; add a length, or leave the pair out")
         return ids
-
-    def _length(self, count: int) -> int:
-        """Tokens of a row for `count`: one of the lengths, or the last of them, doubled."""
-        for length in self.settings.lengths:
-            if length >= count:
-                return length
-        while length < count:
-            length *= 2
-        return min(length, self.config.context)
 
 
 def conversation(tokenizer: Tokenizer, question: str, answer: str) -> list[int]:

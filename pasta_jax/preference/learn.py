@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.data.example import Example
-from pasta_jax.data.packing import Batch, pack
+from pasta_jax.data.packing import Batch, by_length, pack
 from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files.validated import Count, Finite
@@ -201,15 +201,10 @@ def score_examples(
     if longest > lengths[-1]:
         raise PastaError(f"an answer has {longest} tokens with its prompt, rows have {lengths[-1]}; raise lengths")
     values = [0.0] * len(examples)
-    shortest = 0
     with Progress("scoring answers", len(examples)) as progress:
-        for length in lengths:
-            bucket = [number for number, example in enumerate(examples) if shortest < len(example) <= length]
-            shortest = length
-            for start in range(0, len(bucket), rows):
-                numbers = bucket[start : start + rows]
-                batch = pack([[examples[number]] for number in numbers] + [[]] * (rows - len(numbers)), length)
-                for number, value in zip(numbers, np.asarray(score(batch)), strict=False):
-                    values[number] = float(value)
-                progress.add(len(numbers))
+        for numbers, length in by_length([*map(len, examples)], lengths, rows):
+            batch = pack([[examples[number]] for number in numbers] + [[]] * (rows - len(numbers)), length)
+            for number, value in zip(numbers, np.asarray(score(batch)), strict=False):
+                values[number] = float(value)
+            progress.add(len(numbers))
     return values
