@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Annotated, Any
 
+import numpy as np
 from msgspec import Meta
 
 from pasta_jax.errors import PastaError
@@ -25,7 +26,7 @@ class Yarn:
     slow: AboveZero = 1.0  # and up to which it is interpolated
     whole: bool = True  # the range of blended pairs begins and ends at whole pairs
 
-    def blend(self, base: float, size: int) -> list[float]:
+    def blend(self, base: float, size: int) -> np.ndarray:
         """How far each of size/2 pairs is interpolated, from 0 to 1."""
         low, high = (
             size * math.log(self.context / (rotations * 2 * math.pi)) / (2 * math.log(base))
@@ -35,7 +36,7 @@ class Yarn:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, size - 1)
         width = high - low or 0.001
-        return [min(max((pair - low) / width, 0.0), 1.0) for pair in range(size // 2)]
+        return np.clip((np.arange(size // 2) - low) / width, 0.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,29 +63,21 @@ class Rope:
         if self.yarn is not None and self.base <= 1:
             raise PastaError(f"rope: a base of {self.base} has no frequencies for yarn to tell apart; raise it")
 
-    def frequencies(self, head_dim: int) -> list[float]:
-        """Radians per position of each rotated pair."""
+    @np.errstate(all="ignore")  # of numbers that no model has, they may be infinite
+    def frequencies(self, head_dim: int) -> np.ndarray:
+        """Radians per position of each rotated pair, in float64."""
+        size = head_dim if self.of_pairs else int(head_dim * self.share)
+        plain = np.array([self.base ** (-2.0 * i / size) / self.scale for i in range(size // 2)])
         if self.of_pairs:
-            moved = int(self.share * head_dim // 2)
-            return [self.base ** (-2.0 * i / head_dim) / self.scale for i in range(moved)] + [0.0] * (
-                head_dim // 2 - moved
-            )
-        size = int(head_dim * self.share)
-        plain = [self.base ** (-2.0 * i / size) / self.scale for i in range(size // 2)]
+            return np.where(np.arange(size // 2) < int(self.share * head_dim // 2), plain, 0.0)
         if self.divisors is not None:
-            return [frequency / divisor for frequency, divisor in zip(plain, self.divisors, strict=True)]
+            return plain / self.divisors
         if self.yarn is not None:
-            blends = self.yarn.blend(self.base, size)
-            return [
-                frequency * (blend / self.yarn.factor + 1 - blend)
-                for frequency, blend in zip(plain, blends, strict=True)
-            ]
+            blend = self.yarn.blend(self.base, size)
+            return plain * (blend / self.yarn.factor + 1 - blend)
         if self.llama3 is None:
             return plain
         factor, low, high, context = self.llama3
-        scaled = []
-        for frequency in plain:
-            rotations = context * frequency / (2 * math.pi)  # over the original context
-            blend = min(max((rotations - low) / (high - low), 0.0), 1.0)
-            scaled.append((1 - blend) * frequency / factor + blend * frequency)
-        return scaled
+        rotations = context * plain / (2 * math.pi)  # over the original context
+        blend = np.clip((rotations - low) / (high - low), 0.0, 1.0)
+        return (1 - blend) * plain / factor + blend * plain

@@ -151,7 +151,7 @@ def _rope(gguf: File, family: Family, file: _Metadata) -> dict[str, Any]:
                 return rope | {"of_pairs": True, "share": 1.0 - float(still.mean())}
             for factor in _LLAMA3_FACTORS:
                 llama3 = Rope(file.rope_base, llama3=(factor, 1.0, 4.0, 8192))
-                ratios = np.array(Rope(file.rope_base).frequencies(head_dim)) / llama3.frequencies(head_dim)
+                ratios = Rope(file.rope_base).frequencies(head_dim) / llama3.frequencies(head_dim)
                 if divisors.shape == ratios.shape and np.allclose(divisors, ratios, rtol=1e-5):
                     return rope | {"llama3": llama3.llama3}  # as a folder of the same model says it
             return rope | {"divisors": tuple(divisors.tolist()), "amplitude": file.amplitude}

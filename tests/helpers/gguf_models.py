@@ -54,7 +54,7 @@ def gguf_bytes(
     params, family = random_params(config, seed), families.of_config(config)
     tensors = {"token_embd.weight": params["embed"], "output_norm.weight": params["final_norm"]["weight"]}
     tensors |= {} if config.tied_head else {"output.weight": params["head"]}
-    plain = np.array(Rope(config.rope.base).frequencies(int(config.head_dim * config.rope.share)))
+    plain = Rope(config.rope.base).frequencies(int(config.head_dim * config.rope.share))
     if config.rope.llama3 is not None:
         tensors["rope_freqs.weight"] = (plain / config.rope.frequencies(config.head_dim)).astype(np.float32)
     if config.rope.divisors is not None:
