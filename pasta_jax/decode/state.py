@@ -17,7 +17,7 @@ from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import is_stacked
 from pasta_jax.models.pool import Pool, empty_pool
-from pasta_jax.models.sharding import create_on_mesh_of
+from pasta_jax.models.sharding import mesh_of, shardings
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 
@@ -193,9 +193,17 @@ def slots_of_threads(threads: int) -> int:
 
 
 def new_state(model: Model, lanes: int, slots: int, **parts: int) -> DecodeState:
-    """`empty_state` for a model, on its devices."""
+    """`empty_state` for a model, sharded over the mesh of its parameters from the start, if they have one.
+
+    Programs run where their parameters are, since jitted functions follow their arguments. Nothing else needs to know
+    about a mesh.
+    """
     sizes = model.config, lanes, slots, model.dtype, is_stacked(model.params)
-    return create_on_mesh_of(model.params, empty_state, *sizes, **parts)
+    if (mesh := mesh_of(model.params)) is None:
+        return empty_state(*sizes, **parts)
+    static = dict(static_argnums=tuple(range(len(sizes))), static_argnames=tuple(parts))
+    results = shardings(jax.eval_shape(lambda: empty_state(*sizes, **parts)), mesh)
+    return jax.jit(empty_state, **static, out_shardings=results)(*sizes, **parts)
 
 
 def empty_state(

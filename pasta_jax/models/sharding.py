@@ -15,7 +15,7 @@ still divided.
 
 import contextlib
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import jax
@@ -258,19 +258,6 @@ def shard_rows(tree, mesh: Mesh | None):
         return jax.make_array_from_process_local_data(rows(mesh), array, whole)
 
     return jax.tree.map(one, tree)
-
-
-def create_on_mesh_of(params, create: Callable[..., Tree], *fixed: Hashable, **options: Hashable) -> Tree:
-    """create(*fixed, **options), sharded over the mesh of `params` from the start; if they have none, just created.
-
-    Programs run where their parameters are, since jitted functions follow their arguments. Nothing else needs to know
-    about a mesh.
-    """
-    if (mesh := mesh_of(params)) is None:
-        return create(*fixed, **options)
-    static = dict(static_argnums=tuple(range(len(fixed))), static_argnames=tuple(options))
-    results = shardings(jax.eval_shape(lambda: create(*fixed, **options)), mesh)
-    return jax.jit(create, **static, out_shardings=results)(*fixed, **options)
 
 
 def picked_slice(array: jax.Array, start: Sequence[jax.Array | int], size: Sequence[int]) -> jax.Array:

@@ -18,7 +18,7 @@ from pasta_jax.decode.prefill import begin, start, write
 from pasta_jax.decode.replay import script_for
 from pasta_jax.decode.request import Request
 from pasta_jax.decode.settings import DecodeConfig
-from pasta_jax.decode.state import empty_state
+from pasta_jax.decode.state import empty_state, new_state
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.program import Program
 from pasta_jax.models import transformer
@@ -27,7 +27,6 @@ from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.parameters import unstack
 from pasta_jax.models.settings import MeshSettings, TrainingMeshSettings
 from pasta_jax.models.sharding import (
-    create_on_mesh_of,
     decoding_mesh,
     make_mesh,
     rows,
@@ -166,7 +165,7 @@ def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     spec = decoding.loop_spec(model, SETTINGS, 256, sequential=False)  # as replaced by few_programs
     sampled(WIDE, "stacked", (2, 4))
     compiled = [function._cache_size() for function in (run, write, begin)]
-    state = create_on_mesh_of(model.params, empty_state, WIDE, SETTINGS.lanes, 256, jnp.float32, True)
+    state = new_state(model, SETTINGS.lanes, 256)
     expected = shardings(state, mesh_of(2, 4))
     for request in range(2):
         state = start(model, state, request, REQUESTS[request], spec)
@@ -199,7 +198,7 @@ def test_a_loop_with_everything_compiles_once_on_a_mesh(sizes):
 )
 def test_a_step_reuses_the_pool_and_moves_no_part_of_it(config, reduced):
     model = model_on(config, "stacked", (2, 4))
-    state = create_on_mesh_of(model.params, empty_state, config, SETTINGS.lanes, 256, jnp.float32, True)
+    state = new_state(model, SETTINGS.lanes, 256)
     spec = decoding.loop_spec(model, SETTINGS, 256, sequential=False)  # those of `sampled`: compiled already
     program = run.lower(model.params, state, np.int32(1), np.bool_(False), config=config, spec=spec).compile()
     assert program.memory_analysis().alias_size_in_bytes >= device_bytes(state)
