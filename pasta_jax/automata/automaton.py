@@ -86,11 +86,11 @@ def texts(choices: Sequence[bytes]) -> Automaton:
     return of_tables(table, np.isin(np.arange(len(rows)), list(ends)))
 
 
-def _beside(parts: Sequence[Automaton]) -> tuple[Automaton, list[int]]:
+def beside(parts: Sequence[Automaton], most: int = MOST_STATES) -> tuple[Automaton, list[int]]:
     """The parts in one table, none connected with another, and where each begins."""
     starts = np.cumsum([0, *(part.states for part in parts)]).tolist()
-    if starts[-1] > MOST_STATES:
-        raise PastaError(f"needs more than {MOST_STATES:,} states; make it simpler")
+    if starts[-1] > most:
+        raise PastaError(f"needs more than {most:,} states; make it simpler")
     moved = [np.where(part.next >= 0, part.next + at, -1) for part, at in zip(parts, starts, strict=False)]
     columns = ("accepts", "kind", "least", "most")
     rest = (np.concatenate([getattr(part, name) for part in parts]) for name in columns)
@@ -109,7 +109,7 @@ def _continue(table: np.ndarray, states: Sequence[int], start: int) -> None:
 
 def sequence(*parts: Automaton) -> Automaton:
     """One part after another."""
-    whole, starts = _beside(parts)
+    whole, starts = beside(parts)
     accepts = np.zeros(whole.states, bool)
     ends = [0]  # of what precedes the next part; states of the whole
     for number, (part, start) in enumerate(zip(parts, starts, strict=True)):
@@ -125,7 +125,7 @@ def either(*parts: Automaton) -> Automaton:
     """One of the parts."""
     if len(parts) == 1:
         return parts[0]
-    whole, starts = _beside([texts([]), *parts])
+    whole, starts = beside([texts([]), *parts])
     for part, start in zip(parts, starts[1:], strict=True):
         _continue(whole.next, [0], start)
         whole.accepts[0] |= part.accepts[0]
@@ -141,7 +141,7 @@ def listed(item: Automaton, least: int, most: int | None, brackets: bytes = b"[]
     # Items with what stands before each; if there may be any number, the last one repeats.
     count = max(least, 1) if most is None else most
     parts = [opening, item] + (count - 1) * [gap, item] + ([gap] if most is None else []) + [closing]
-    full, starts = _beside(parts)
+    full, starts = beside(parts)
     befores, items, closed = starts[:-1:2], starts[1:-1:2], starts[-1]
     ends = [at + np.flatnonzero(part.accepts) for at, part in zip(starts, parts, strict=True)]
     for number, start in enumerate(befores):

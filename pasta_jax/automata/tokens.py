@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pasta_jax.automata.automaton import ESCAPED, INSIDE, OUTSIDE, UNLIMITED, Automaton, pruned
+from pasta_jax.automata.automaton import ESCAPED, INSIDE, OUTSIDE, UNLIMITED, Automaton, beside, of_tables, pruned
 from pasta_jax.automata.values import QUOTE
 from pasta_jax.automata.vocabulary import Pieces, begins_character
 from pasta_jax.errors import PastaError
@@ -101,26 +101,15 @@ def _core(whole: Automaton) -> np.ndarray:
 
 def _with_tail(value: Automaton) -> Automaton:
     """The automaton of a value and of what may follow it in the same token."""
-    blank, comma, quote = (value.states + n for n in range(TAIL))
-    table = np.concatenate([value.next, np.full((TAIL, 256), -1, np.int32)])
-    for state in np.flatnonzero(value.accepts):
-        for bytes_, to in ((b" \n", blank), (b",}", comma)):
-            for byte in bytes_:
-                if table[state, byte] < 0:
-                    table[state, byte] = to
-    for byte in b" \n":
-        table[blank, byte], table[comma, byte] = blank, comma
-    for byte in b",}":
-        table[blank, byte] = comma
-    table[comma, QUOTE] = quote
-    none = np.zeros(TAIL, np.int32)
-    return Automaton(
-        table,
-        np.concatenate([value.accepts, np.ones(TAIL, bool)]),
-        np.concatenate([value.kind, none.astype(np.uint8)]),
-        np.concatenate([value.least, none]),
-        np.concatenate([value.most, none + UNLIMITED]),
-    )
+    tail = np.full((TAIL, 256), -1)  # after a blank, after a comma or brace, after a quote
+    tail[0, list(b" \n")], tail[0, list(b",}")] = 0, 1
+    tail[1, list(b" \n")], tail[1, QUOTE] = 1, 2
+    whole, (_, blank) = beside([value, of_tables(tail, np.ones(TAIL))], value.states + TAIL)
+    for bytes_, to in ((b" \n", blank), (b",}", blank + 1)):
+        for byte in bytes_:
+            ends = np.flatnonzero(value.accepts & (value.next[:, byte] < 0))
+            whole.next[ends, byte] = to
+    return whole
 
 
 def _masks(
