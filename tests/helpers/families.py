@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pasta_jax.decode.settings import DecodeConfig
@@ -123,12 +122,18 @@ def read(folder: Path):
     return read_now(params_of(files, TRANSFORMERS, family, config, config.vocab)), config, record
 
 
+LENGTH = 107  # odd, so that our kernels' last groups of rows are not whole
+
+
 def our_logits(params, config, ids, position=None, see=None):
-    """Logits [T, V] of a sequence, causal by default."""
-    tokens = jnp.asarray(ids)[None]
-    positions = jnp.asarray(np.arange(len(ids)) if position is None else position)[None]
-    see = transformer.causal(positions) if see is None else jnp.asarray(see)[None]
-    return np.asarray(_forward(params, config, tokens, positions, see)[0])
+    """Logits [T, V] of a sequence, causal by default; padded at the end with what nobody sees, to compile one shape."""
+    count = len(ids)
+    seen, place = np.eye(LENGTH, dtype=bool), np.arange(LENGTH)
+    seen[:count, :count] = np.tri(count, dtype=bool) if see is None else see
+    if position is not None:
+        place[:count] = position
+    tokens = np.pad(ids, (0, LENGTH - count))
+    return np.asarray(_forward(params, config, tokens[None], place[None], seen[None])[0, :count])
 
 
 _forward = jax.jit(transformer.forward, static_argnums=1)
@@ -223,20 +228,12 @@ def folder_in(kind: str, folder: Path) -> float:
     causal = np.abs(our_logits(params, config, ids) - _their_logits(theirs, ids)).max()
     ids, position, see = program()
     forked = our_logits(params, config, ids, position, see)
-    return float(max(causal, np.abs(forked - _their_logits(theirs, ids, position, see, config.window)).max()))
-
-
-def folder_out(kind: str, folder: Path) -> float:
-    """An export that transformers loads: logits."""
-    config = VARIANTS[kind]
-    params = random_params(config, seed=1)
-    huggingface.write_model(folder, params, config)
-    ids = _ids(config)
-    return float(np.abs(our_logits(params, config, ids) - _their_logits(_theirs(folder), ids)).max())
+    forked = np.abs(forked - _their_logits(theirs, ids, position, see, config.window)).max()
+    return float(np.maximum(causal, forked))
 
 
 def adapter(kind: str, folder: Path) -> float:
-    """An adapter on an export that peft loads: logits."""
+    """An export that transformers loads, and an adapter on it that peft loads: logits."""
     from peft import PeftModel
 
     config = VARIANTS[kind]
@@ -255,7 +252,8 @@ def adapter(kind: str, folder: Path) -> float:
     expected = _their_logits(PeftModel.from_pretrained(theirs, folder / "adapter"), ids)
     ours = our_logits(lora.merge_on_host(params, pairs, tags), config, ids)
     assert np.abs(ours - plain).max() > 0.1
-    return float(np.abs(ours - expected).max())
+    of_export = np.abs(our_logits(params, config, ids) - plain).max()
+    return float(np.maximum(np.abs(ours - expected).max(), of_export))
 
 
 def _written(kind: str, folder: Path):
@@ -318,7 +316,6 @@ def decoding(kind: str, folder: Path) -> float:
 
 CHECKS = {
     "folder in": folder_in,
-    "folder out": folder_out,
     "adapter": adapter,
     "GGUF": gguf,
     "llama.cpp": llama_cpp,
