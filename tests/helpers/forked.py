@@ -54,11 +54,20 @@ class Forked:
         """What was written to stderr by now."""
         return self._err.read_text() if self._err.exists() else ""
 
+    def output(self) -> str:
+        """What was written to stdout by now."""
+        return self._out.read_text()
+
     def finish(self, code: int = 0) -> str:
         """Wait for its end with an exit code; its stdout."""
         self._process.join(timeout=300)
         assert self.poll() == code, self.errors()
-        return self._out.read_text()
+        return self.output()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+        self.finish(-signal.SIGKILL)
 
 
 def command(folder: Path, script: str, *arguments: str) -> Forked:
