@@ -124,17 +124,11 @@ _JINJA = """\
 
 def jinja_template(family: Family) -> str:
     """The family's template in Jinja, for other tools: their ids of a conversation are those of `Tokenizer.chat`."""
+    names = ("bos", "open", "close", "header", "gap", "after", "assistant")
     constants = {
-        "SYSTEM_TURN": "true" if family.system_turn else "false",
+        "SYSTEM_TURN": json.dumps(family.system_turn),  # before SYSTEM, which is a part of it
         "SYSTEM": "none" if family.system is None else json.dumps(family.system),
-        "BOS": json.dumps(family.bos or ""),
-        "OPEN": json.dumps(family.open),
-        "CLOSE": json.dumps(family.close),
-        "HEADER": json.dumps(family.header or ""),
-        "GAP": json.dumps(family.gap),
-        "AFTER": json.dumps(family.after),
-        "ASSISTANT": json.dumps(family.assistant),
         "BREAK": json.dumps("\n\n"),
-    }
+    } | {name.upper(): json.dumps(getattr(family, name) or "") for name in names}
     text = re.sub(r"TRIM\((.*?)\)", r"(\1 | trim)" if family.strips else r"(\1)", _JINJA)
     return re.sub("|".join(constants), lambda match: constants[match[0]], text)
