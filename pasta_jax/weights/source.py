@@ -24,7 +24,7 @@ from pasta_jax.weights.adapter import WEIGHTS, About, load_adapter, merge_on_hos
 from pasta_jax.weights.drafter import with_drafter
 from pasta_jax.weights.for_cpu import with_bits, with_pairs
 from pasta_jax.weights.generation_config import read_defaults
-from pasta_jax.weights.load import fingerprint_of, in_run, read_model
+from pasta_jax.weights.load import fingerprint_of, in_run, read_model, weights_at
 from pasta_jax.weights.model import BLOCKS, Model
 from pasta_jax.weights.prepare import decodes_codes, narrow, on_device
 from pasta_jax.weights.rules import Defaults
@@ -74,13 +74,9 @@ def folder_of(adapter: str) -> Path:
     return in_run(hub.local(adapter), "adapter", WEIGHTS)
 
 
-def _folder_of_model(path: str) -> Path:
-    return in_run(hub.local(path), "model", "config.json")
-
-
 def trained_on(source: ModelSource) -> tuple[str, ...]:
     """The data, with its terms, of the weights that a run starts from, as far as their cards state it."""
-    folders = [find(name) for name, find in ((source.path, _folder_of_model), (source.adapter, folder_of)) if name]
+    folders = [find(name) for name, find in ((source.path, weights_at), (source.adapter, folder_of)) if name]
     cards = [card.read(folder) for folder in folders if (folder / card.FIELDS).is_file()]
     lines = dict.fromkeys(line for one in cards if one.training for line in one.training.data)
     return tuple(f"in the weights that it starts from: {line}" for line in lines)
