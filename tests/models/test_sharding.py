@@ -25,16 +25,13 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import PRESETS, Rope
 from pasta_jax.models.kernels.cpu import library as kernels
 from pasta_jax.models.parameters import unstack
-from pasta_jax.models.settings import MeshSettings, TrainingMeshSettings
 from pasta_jax.models.sharding import (
-    decoding_mesh,
     make_mesh,
     rows,
     shard,
     shardings,
     specs,
     to_decode_with,
-    training_mesh,
 )
 from pasta_jax.tpu.program import collectives, device_bytes
 from pasta_jax.weights import adapter as lora
@@ -329,39 +326,3 @@ def test_fsdp_divides_parameters_and_moments_over_data_too(stacked):
     assert whole.sharding.spec == P("model")
     assert set(whole.sharding.mesh.shape) == {"data", "model"}
     np.testing.assert_array_equal(whole, params["embed"])
-
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """One of several hosts', in JAX's order by the network between them."""
-
-    process_index: int
-    id: int
-
-
-@pytest.mark.parametrize(("data", "model"), [(8, 1), (4, 2), (2, 4)])
-def test_rows_divide_over_processes_in_their_order(data, model):
-    """As `shard_rows` and Feed divide them: a process that passed other rows would mix up the batch."""
-    chips = [Chip(process, 4 * row + 2 * process + column) for row, process, column in np.ndindex(2, 2, 2)]
-    mesh = make_mesh(data, model, chips)
-    assert mesh.axis_names == ("data", "model")
-    owners = [{chip.process_index for chip in row} for row in mesh.devices]
-    assert owners == [{0}] * (data // 2) + [{1}] * (data // 2)
-
-
-def test_a_config_names_a_mesh_or_one_device():
-    def shape(*settings):
-        mesh = decoding_mesh(MeshSettings(*settings))
-        return mesh and dict(mesh.shape)
-
-    assert shape(1, 1) is None
-    assert shape(0, 1) == {"data": 8, "model": 1}
-    assert shape(0, 2) == {"data": 4, "model": 2} == shape(4, 2)
-    assert dict(training_mesh(TrainingMeshSettings(0, 2, True)).shape) == {"fsdp": 4, "model": 2}
-    assert dict(decoding_mesh(TrainingMeshSettings(0, 2, True)).shape) == {"data": 4, "model": 2}
-    for wrong in ((2, 2), (0, 3), (0, 16)):
-        with pytest.raises(PastaError, match="8 devices available; choose data and model with this product"):
-            shape(*wrong)
-    for data, model in ((3, 2), (0, 8)):
-        with pytest.raises(PastaError, match=f"mesh {data} x {model}: 8 devices available"):
-            make_mesh(data, model)
