@@ -13,8 +13,8 @@ sharegpt_structure  all usable ShareGPT pairs by their form alone, no network; u
                     5,870 records
 local               your own pairs by their form, for your own model (docs/YOUR_MODEL.md); needs --config.source=FILE,
                     --config.model.path=<the model, whose tokenizer is used>; seconds
-pasta               also later turns and other packaged data, filtered by the form of the answer: what the models in
-                    checkpoints/ were trained on; under two minutes on two CPU cores, 2,431 records
+pasta               also later turns and other packaged data, filtered by the form of the answer: what `pasta` and
+                    `baseline_sft` in checkpoints/ descend from; under two minutes on two CPU cores, 2,431 records
 own                 a model's own answers, with promises as long as their chunks; needs --config.source=<a file that
                     `launch.decode --prompts_file` wrote>; see docs/DATA.md
 answers             a model's sequential answers by their form, to teach that model (launch.teach)
@@ -55,7 +55,7 @@ def local() -> FormSettings:
 
 
 def pasta() -> FormSettings:
-    """What the models in checkpoints/ were trained on: named chunks of moderate length, and answers without a fork."""
+    """What `pasta` and `baseline_sft` descend from: named chunks of moderate length, and answers without a fork."""
     return FormSettings(
         source="sharegpt,alpaca_rows,preferences",
         later_turns=True,

@@ -16,8 +16,8 @@
 
 The last line of each is one JSON object. `decode` takes about two minutes on two CPU cores, four to five with --peers
 (transformers on torch and llama.cpp on the same weights in float32, interleaved in the same run; launch/setup.sh
---dev). Expect about 18 ms per step of one row and 23 of eight; 19 and 40 with --config.model.kernel=False; 6 and 16
-with --config.model.dtype=q4, from the blocks of the packaged file, which the peer llama.cpp then reads too. `prefill`
+--dev). On two cores of a Zen 5, a step of one row takes 11.9 ms and one of eight 12.9; with --config.model.dtype=q4,
+from the blocks of the packaged file, which the peer llama.cpp then reads too, they take 3.25 and 5.62. `prefill`
 reads prompts of 128 and 512 tokens: a minute. `rounding` compares next-token distributions with inputs of 16 and 8
 bits, and llama.cpp's, with those of unrounded inputs: a minute. `interpreter` replays 43 programs (parallelism 1.0 to
 4.4, answers of 120 to 563 tokens; random combinations of phrases) asynchronously and, as their plain text,

@@ -21,8 +21,9 @@ smollm2_135m  SmolLM2 with an adapter; needs --config.data.records=<folder that 
 
 local         any model of docs/MODELS.md at --config.model.path=<GGUF file, Hugging Face folder or id>, in the same way
 pasta         what pasta_sft and baseline_sft were trained with, but for what the commands in docs/results/adapters.md
-              change: SmolLM2 with an adapter, on records of launch.annotate's :pasta; 280 tokens per second on two
-              CPU cores with AVX512-BF16, 180 with --config.train.products=float32, which suits other CPUs
+              change: SmolLM2 with an adapter, on records of launch.annotate's :pasta. With --config.train.remat=False,
+              280 tokens per second on two CPU cores with AVX512-BF16, and 180 with --config.train.products=float32 too,
+              which suits other CPUs
 taught        how launch.teach trains: an adapter of any model, beside weights in bfloat16
 apar          the rival APAR from the same records with the same settings: forks without topics, lengths and joins
 gemma3_270m   Gemma 3 270M, all parameters, on such records

@@ -205,7 +205,7 @@ def fill(
     after: Mapping[str, Sequence[str]] | None = None,
     **options: object,
 ) -> Filled | list[Filled]:
-    """Read a schema's fields out of a context, or of each of a list of contexts: all fields at a time.
+    """Read a schema's fields out of a context, or of each of a list of contexts: all fields in parallel.
 
     `fields` is a mapping of names to types ({"name": "who it is about", "year": int}), a dataclass, a TypedDict, a
     pydantic model, or a JSON schema. The context is computed once; each field is a thread that sees it and itself, at
@@ -224,7 +224,7 @@ def fill(
 
 
 def ask(model: Model, context: str, questions: Sequence[str], **options: object) -> list[Reply]:
-    """Answer several questions about one context, which is computed once, at a time. Options as for `fill`."""
+    """Answer several questions about one context in parallel; the context is computed once. Options as for `fill`."""
     if unused := [name for name in ("fork", "fork_items", "instruction") if name in options]:
         raise PastaError(f"ask.{unused[0]}: is an option of fill alone; leave it out")
     chosen = settings.read(options, FillOptions, "ask")

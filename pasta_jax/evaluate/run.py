@@ -57,8 +57,8 @@ Preferences = dict[tuple[str, System], dict[str, dict[int, float]]]  # by set an
 def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> Evaluation | None:
     """Answer all prompts with each system, one after the other; write and return the figures.
 
-    `limit`: at most so many prompts of each set, chosen evenly. Several processes share the prompts, to answer them and
-    to judge the answers; the first one does everything else, and the others return None.
+    `limit`: at most so many prompts of each set, those whose text has the smallest hash. Several processes share the
+    prompts, to answer them and to judge the answers; the first one does everything else, and the others return None.
     """
     if not settings.systems or len(set(settings.systems)) < len(settings.systems):
         raise PastaError("config.systems: name one or several, each once")

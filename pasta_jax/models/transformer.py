@@ -1,8 +1,8 @@
 """One transformer for all families of models: Linen modules used as pure functions.
 
-`trunk` runs the layers and `logits` the head, both over a plain parameter tree. The tree's layout (layers.py) decides
-whether layers are scanned (accelerators: one small program) or unrolled (CPU: XLA would copy each layer's slice of a
-stacked weight). The cache has the same layout; see pool.py.
+`trunk` runs the layers and `logits` the head, both over a plain parameter tree. The tree's layout (parameters.py)
+decides whether layers are scanned (accelerators: one small program) or unrolled (CPU: XLA would copy each layer's slice
+of a stacked weight). The cache has the same layout; see pool.py.
 """
 
 import functools

@@ -46,7 +46,7 @@ def by_columns(params: Params) -> Params:
 
 
 def in_panels(params: Params, precision: str = "float32") -> Params:
-    """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/calls.py."""
+    """Parameters with each kernel, and the head's table, in panels for our own kernels; see kernels/cpu/calls.py."""
     return _replaced(params, lambda kernel: panels_of(kernel, precision))
 
 
@@ -173,7 +173,7 @@ def with_pairs(params: Params, adapter: Params) -> Params:
 
 
 def with_bits(params: Params, bits: int) -> Params:
-    """Parameters whose matrices of codes are multiplied with inputs of so many bits; see kernels/calls.py."""
+    """Parameters whose matrices of codes are multiplied with inputs of so many bits; see kernels/cpu/calls.py."""
     if bits == BITS or not uses_kernels(params):
         return params
 

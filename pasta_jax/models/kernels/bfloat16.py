@@ -1,4 +1,4 @@
-"""Attention of whole sequences for training on a CPU: products in bfloat16 (mixed.py), one head at a time, in bands.
+"""Attention of whole sequences for training on a CPU: products in bfloat16, one head at a time, in bands.
 
 XLA CPU computes batched products at a third of the speed of single ones, so each head has its own. Its queries are cut
 into bands, and a band reads no key behind its last query: no mask of training shows one.
