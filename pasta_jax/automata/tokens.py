@@ -148,19 +148,18 @@ def _masks(
 
 
 def _dead(needs: dict[int, list[int]]) -> list[int]:
-    """The states from which no value can be completed: none of the states that each needs is alive."""
+    """The states from which no value can be completed: each needs one of some states, and none leads to an end."""
     before: dict[int, list[int]] = {}
     for state, others in needs.items():
         for other in others:
             before.setdefault(other, []).append(state)
-    left = {state: len(others) for state, others in needs.items()}
-    dead = [state for state, count in left.items() if not count]
-    for state in dead:  # which grows
-        for one in before.get(state, ()):
-            left[one] -= 1
-            if not left[one]:
-                dead.append(one)
-    return dead
+    alive = [other for other in before if other not in needs]
+    found = set(alive)
+    for state in alive:  # which grows
+        new = [one for one in before.get(state, ()) if one not in found]
+        found.update(new)
+        alive += new
+    return [state for state in needs if state not in found]
 
 
 def _walk(whole: Automaton, pieces: Pieces, state: int, counts: bool) -> tuple[np.ndarray, np.ndarray]:

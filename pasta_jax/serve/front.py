@@ -36,6 +36,7 @@ from pasta_jax.serve.settings import ServeSettings
 BEGINNING = ("model", "instructions", "messages", "prompt", "input")  # fields of a body, as a prompt has them in order
 CHUNK, CHARACTERS = 64, 4  # tokens of a prefill chunk on a CPU; characters of a token, about
 HEALTH_S, TRIES, PAUSE_S = 10.0, 3, 0.1  # for an answer to /health; without one so many times, it is lost
+METRICS_S = 3.0  # for a replica's metrics; without them, the others' are there
 # Of each of the two connections.
 OWN_HEADERS = {b"connection", b"content-length", b"date", b"transfer-encoding", b"x-request-id"}
 PASSED_ON = ("accept", "content-type", "traceparent", "tracestate")
@@ -114,7 +115,8 @@ class Front:
 
     async def _metrics(self, _: Request) -> Response:
         running = self._running()
-        answers = await asyncio.gather(*(one.client.get("/metrics") for one in running), return_exceptions=True)
+        asked = (one.client.get("/metrics", timeout=METRICS_S) for one in running)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         texts = {
             str(replica.number): answer.text
             for replica, answer in zip(running, answers, strict=True)

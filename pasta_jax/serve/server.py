@@ -19,6 +19,7 @@ from pasta_jax.serve.connection import Connection
 from pasta_jax.serve.settings import Limits
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ABORT_S = 0.2  # for refusals to be sent, if all ends at once
 
 
 class _Server(uvicorn.Server):
@@ -51,7 +52,15 @@ class _Server(uvicorn.Server):
     def _stop(self) -> None:
         at_once = self.force_exit = self.should_exit
         self.should_exit = True
+        if at_once:  # since Python 3.12, uvicorn waits for connections even so
+            for task in list(self.server_state.tasks):
+                task.cancel()
+            asyncio.get_running_loop().call_later(ABORT_S, self._abort)
         say("stopping at once" if at_once else "stopping: running answers finish; once more to stop at once")
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -71,7 +71,6 @@ class NamedTool(Struct):
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
-NO_ARGUMENTS = Form((Leaf((), texts([b"{}"]), "object"),), ("", ""))
 NONE = "none"  # where no function is called
 PICK_TOKENS = 64  # of the names of functions, at most
 CHECK_S = 1.0  # to read schemas of functions before one is chosen; what is left is read once it is
@@ -194,7 +193,9 @@ def _call(function: Function) -> Part:
         form = form_of(parameters)
     except PastaError as error:
         raise PastaError(f"function {function.name}: {error}") from None
-    return Part(form if form.leaves else NO_ARGUMENTS, function)
+    if not form.leaves:  # one text
+        form = Form((Leaf((), texts([form.around[0].encode()]), "object"),), ("", ""))
+    return Part(form, function)
 
 
 def is_open(tools: Sequence[Tool], choice: ToolChoice | None) -> bool:

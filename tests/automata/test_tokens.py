@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from pasta_jax.automata import tokens, values
+from pasta_jax.automata import regex, tokens, values
 from pasta_jax.automata.automaton import UNLIMITED, listed, sequence, texts
 from pasta_jax.automata.tokens import joined, over_tokens
 from pasta_jax.automata.vocabulary import pieces
@@ -129,6 +129,11 @@ def test_texts_of_which_a_tokenizer_has_no_ids_are_refused():
         with pytest.raises(PastaError, match="no text of this tokenizer"):
             over_tokens(texts([b"a" * 100 + b"x"]), poor)
         assert passes.call_count == 1
+    with pytest.raises(PastaError, match="no text of this tokenizer"):
+        over_tokens(regex.trusted("a+x"), poor)  # it goes on for ever, and never ends
+    first_of = over_tokens(regex.trusted("a+x|b"), poor)
+    first = np.unpackbits(first_of.masks[first_of.mask_of[0]].view(np.uint8), bitorder="little")
+    assert [first[ord(letter)] for letter in "ab"] == [0, 1]
     some = over_tokens(texts([b"ax", b"bb"]), poor)
     first = np.unpackbits(some.masks[some.mask_of[0]].view(np.uint8), bitorder="little")
     assert [first[ord(letter)] for letter in "ab"] == [0, 1]

@@ -119,6 +119,22 @@ def test_a_proxy_on_this_machine_serves_the_names_in_hosts(headers, status):
     assert statuses[0] == status
 
 
+@pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/metrics", 403), ("/v1/models", 403)])
+def test_a_probe_names_the_address_of_its_pod(path, status):
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    guard = Guard(app, Mock(), "key", False, ServeSettings(hosts=("chat.example.com",), log=False))
+    scope = {"type": "http", "path": path, "headers": [(b"host", b"10.1.2.3:8000")], "method": "GET"}
+    asyncio.run(guard(scope, None, send))
+    assert sent[0]["status"] == status
+
+
 def test_a_second_signal_answers_what_has_not_begun_with_503():
     sent = []
 

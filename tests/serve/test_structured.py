@@ -196,6 +196,11 @@ def test_a_function_without_arguments_is_called(client):
     given["tools"] = tools_of(now={"type": "object", "properties": {}})
     assert client.chat.completions.create(**given).choices[0].message.tool_calls[0].function.arguments == "{}"
 
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    given["tools"] = tools_of(now={"type": "object", "properties": {"options": nothing}, "required": ["options"]})
+    arguments = client.chat.completions.create(**given).choices[0].message.tool_calls[0].function.arguments
+    assert json.loads(arguments) == {"options": {}}
+
 
 def test_calls_are_the_same_whole_streamed_and_in_threads_also_where_they_are_cut_off(client, monkeypatch):
     monkeypatch.setattr(app.structured, "picked", lambda _: ("adopt", "feed"))
