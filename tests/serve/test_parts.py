@@ -135,28 +135,6 @@ def test_a_probe_names_the_address_of_its_pod(path, status):
     assert sent[0]["status"] == status
 
 
-def test_a_second_signal_answers_what_has_not_begun_with_503():
-    sent = []
-
-    async def app(scope, receive, send):
-        await asyncio.Event().wait()
-
-    async def send(message):
-        sent.append(message)
-
-    async def cancelled() -> None:
-        guard = Guard(app, Mock(), None, True, ServeSettings(log=False))
-        task = asyncio.create_task(guard({"type": "http", "path": "/", "headers": [], "method": "GET"}, None, send))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancelled())
-    assert sent[0]["status"] == 503
-    assert b"the server is stopping" in sent[1]["body"]
-
-
 def test_a_full_queue_is_no_client_that_left():
     async def ask() -> None:
         Session(service, [None, None], [Mock(), Mock()], 1)

@@ -1,12 +1,18 @@
-"""A second signal ends a server at once, whatever it is sending."""
+"""A second signal ends a server at once: what it sends is cut off, what has not begun is refused."""
 
+import asyncio
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
+from unittest.mock import Mock
+
+import pytest
 
 from pasta_jax.command.console import ROOT
+from pasta_jax.serve.guard import Guard
+from pasta_jax.serve.settings import ServeSettings
 
 SCRIPT = """
 import asyncio
@@ -37,3 +43,25 @@ def test_a_second_signal_ends_the_server_at_once():
             server.send_signal(signal.SIGTERM)
             server.wait(timeout=50)
     assert time.monotonic() - began < 30  # of the 60 that answers may take
+
+
+def test_a_second_signal_answers_what_has_not_begun_with_503():
+    sent = []
+
+    async def app(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    async def cancelled() -> None:
+        guard = Guard(app, Mock(), None, True, ServeSettings(log=False))
+        task = asyncio.create_task(guard({"type": "http", "path": "/", "headers": [], "method": "GET"}, None, send))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert sent[0]["status"] == 503
+    assert b"the server is stopping" in sent[1]["body"]
