@@ -96,7 +96,7 @@ def depends_on(
         "config.decoding.slots": settings.decoding.slots,
         **({"seed of prompt n": "config.request.seed + n"} if unasked.rules.temperature else {}),
         **({} if settings.decoding.draft == "off" else {"config.decoding.draft": settings.decoding.draft}),
-        **({"drafter": fingerprint_of_params(model.params["drafter"])} if settings.decoding.draft == "drafter" else {}),
+        **({"drafter": fingerprint_of_params(model.params["drafter"])} if "drafter" in model.params else {}),
         **({} if settings.decoding.forks == "eager" else {"config.decoding.forks": settings.decoding.forks}),
         "--baseline": job.baseline_tokens and fingerprints.of_data(job.baseline_tokens),
         **{f"--{flag}": str(path) for flag, path in job.outputs.by_flag().items() if flag != "output"},

@@ -76,7 +76,9 @@ def joined(script: str) -> Iterator[None]:
             yield  # a TPU that belongs to no cluster, as in a notebook
             return
         reason = one_line(" ".join(str(error).split()))
-        fix = "in a Kubernetes job, pip install kubernetes; elsewhere, see --coordinator in --help"
+        fix = "see --coordinator in --help"
+        if where is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            fix = "pip install kubernetes, or for one pod --coordinator=localhost:8476 --processes=1 --process=0"
         raise PastaError(f"the processes did not find each other ({reason}); {fix}") from None
     if count() == 1:
         yield

@@ -50,6 +50,8 @@ class _Server(uvicorn.Server):
         self.on_started()
 
     def _stop(self) -> None:
+        if self.force_exit:
+            return
         at_once = self.force_exit = self.should_exit
         self.should_exit = True
         if at_once:  # since Python 3.12, uvicorn waits for connections even so

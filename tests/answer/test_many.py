@@ -142,6 +142,12 @@ def stopped(answer, monkeypatch) -> dict:
     return run
 
 
+def test_a_missing_drafter_is_named(answer):
+    Path("prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    with pytest.raises(PastaError, match=r"set --config\.model\.drafter"):
+        answer("", {"decoding.draft": "drafter"}, prompts_file="prompts.jsonl", output="out.jsonl")
+
+
 def test_answers_in_another_precision_are_not_resumed(answer, stopped, monkeypatch):
     model = tiny_model()
     narrow = dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model.params))

@@ -259,7 +259,7 @@ def test_tasks_that_do_not_find_each_other_are_not_independent_runs(monkeypatch,
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     with contextlib.ExitStack() as stack:
         if tasks:
-            stack.enter_context(pytest.raises(PastaError, match=r"defined\.\); in a Kubernetes job, pip install kuber"))
+            stack.enter_context(pytest.raises(PastaError, match=r"defined\.\); pip install kubernetes, or for one pod"))
         with hosts.joined("sft"):
             assert not tasks
 
