@@ -55,7 +55,7 @@ def test_text_messages_and_ids_are_the_same_prompt(model):
     assert [answer.trace.prompt for answer in answers] == ["why?", *[decoded] * 3, "why?", "why?"]
     assert not any(answer.trace.replayed for answer in answers)
 
-    for pair in (prompts[1:4], np.array([ids, ids]), prompts[4:]):
+    for pair in (prompts[1:3], prompts[2:4], np.array([ids, ids]), prompts[4:]):
         assert {answer.text for answer in pasta.generate(model, pair, **QUICK)} == {answers[0].text}
     with_system = pasta.generate(
         model, ["why?", [("system", "be short"), ("user", "why?")]], **QUICK, system="be short"

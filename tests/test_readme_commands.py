@@ -29,17 +29,17 @@ def test_commands_are_those_of_the_bash_blocks():
 
 def test_commands_run_in_one_shell_up_to_the_first_that_fails(tmp_path, capsys):
     log = io.BytesIO()
-    slow = "sleep 0.3; echo a; sleep 0.1; echo b; sleep 0.6"
+    slow = "sleep 0.1; echo a; sleep 0.05; echo b; sleep 0.4"
     outcomes = run_all([*commands(PAGE), "cat", slow, "(exit 3)", "echo never"], tmp_path, os.environ, log)
     assert [outcome.code for outcome in outcomes] == [0, 0, 0, 0, 3]
-    assert 0.2 < outcomes[3].first <= outcomes[3].pause < outcomes[3].seconds
-    assert outcomes[3].pause > 0.5  # from b to the end
+    assert 0.05 < outcomes[3].first <= outcomes[3].pause < outcomes[3].seconds
+    assert outcomes[3].pause > 0.3  # from b to the end
     assert b"hello world" in log.getvalue()
     assert b"never" not in log.getvalue()
     assert "   3 " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("command", "limit"), [("sleep 60", 1), ("exit 0", 60)])
+@pytest.mark.parametrize(("command", "limit"), [("sleep 60", 0.2), ("exit 0", 60)])
 def test_a_command_that_takes_too_long_or_ends_the_shell_fails(command, limit, tmp_path):
     (outcome,) = run_all([command, "echo never"], tmp_path, os.environ, io.BytesIO(), limit)
     assert outcome.code

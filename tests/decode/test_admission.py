@@ -1,6 +1,7 @@
 """Admitted forks: every lane feeds, wider steps pay, and answers are those of the oracle with the same schedule."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 
@@ -30,15 +31,12 @@ LANES, SLOTS, SIZES = 8, 80, (4, 8, 12)
 CONFIG = DecodeConfig(lanes=LANES, rows=4, slots=SLOTS, packed=SIZES, forks="admitted")
 
 
-@pytest.fixture
-def answers(monkeypatch):
+@functools.cache
+def answers(prices: Sequence[float]) -> list[Result]:
     """Answers of eight requests at a time, where steps of 1, 4, 5, 8, 9 and 12 rows have these prices."""
-
-    def at(prices: Sequence[float]) -> list[Result]:
-        monkeypatch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.array(prices)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_loop, "prices_of", lambda model, state, spec: (state, np.array(prices)))
         return generate(talkative(), random_requests(LANES), CONFIG)
-
-    return at
 
 
 def schedule_of(result: Result) -> list[set[int]]:
@@ -52,7 +50,7 @@ PRICES = {"dear": DEAR, "some": SOME, "free": FREE}
 
 
 @pytest.mark.parametrize("prices", PRICES.values(), ids=PRICES)
-def test_every_lane_feeds_and_no_step_is_wider_than_pays(answers, prices):
+def test_every_lane_feeds_and_no_step_is_wider_than_pays(prices):
     schedules = [schedule_of(result) for result in answers(prices)]
     widest = 0
     for step in range(max(map(len, schedules))):
@@ -68,7 +66,7 @@ def test_every_lane_feeds_and_no_step_is_wider_than_pays(answers, prices):
 
 
 @pytest.mark.parametrize("prices", PRICES.values(), ids=PRICES)
-def test_answers_are_those_of_the_oracle_that_feeds_the_same_threads(answers, prices):
+def test_answers_are_those_of_the_oracle_that_feeds_the_same_threads(prices):
     requests, results = random_requests(LANES), answers(prices)
     schedules = [schedule_of(result) for result in results]
     expected = decoding.sampled(talkative(), requests, CONFIG, schedules=schedules)
@@ -148,7 +146,7 @@ def test_what_is_measured_computes_as_many_rows_as_its_size(lanes, rows, sizes):
     assert [int(needed(cost._running(empty, spec, size), spec)) for size in spec.priced_rows] == [*spec.priced_rows]
 
 
-def test_whole_answers_are_the_eager_ones_only_later(answers):
+def test_whole_answers_are_the_eager_ones_only_later():
     eager, late = answered(100)[:LANES], answers(DEAR)
     whole = [(a, b) for a, b in zip(eager, late, strict=True) if a.trace.finish == b.trace.finish == STOP]
     assert whole

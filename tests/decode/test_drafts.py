@@ -253,7 +253,7 @@ def test_where_few_drafts_are_kept_the_next_tokens_have_none(monkeypatch):
         monkeypatch.setattr(device_loop, "JUDGED", 32)
         monkeypatch.setattr(device_loop, "KEPT", kept)
         monkeypatch.setattr(device_loop, "REST", rest)
-        drafted = generate(talkative(), requests, dataclasses.replace(DRAFTING, lanes=4))
+        drafted = generate(talkative(), requests, DRAFTING)
         for before, after in zip(plain, drafted, strict=True):
             if before.trace.finish == STOP:
                 assert answer_of(after) == answer_of(before)

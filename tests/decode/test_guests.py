@@ -1,6 +1,7 @@
 """Guests, compared with requests of their own, and with an oracle that has no pool, no automaton and no loop."""
 
 import dataclasses
+import functools
 import json
 import queue
 import random
@@ -52,13 +53,18 @@ def template(seed: int, temperature: float, penalty: float = 0.0) -> Request:
     return Request((), TOKENS, sequential=True, rules=rules, scored=True)
 
 
+@functools.cache
+def asked_apart(seed: int):
+    """Prompts, the request that they share, and what requests of their own write."""
+    asked, own = prompts(random.Random(seed), 5), template(seed, temperature=seed % 2, penalty=seed // 2)
+    each = [dataclasses.replace(own, prompt_ids=ids).with_seed(number) for number, ids in enumerate(asked)]
+    return asked, own, generate(toy(), each, DecodeConfig(1, 1, 512))
+
+
 @pytest.mark.parametrize("rows", [1, 3, 8])
 def test_guests_write_what_requests_of_their_own_write(rows):
-    rng = random.Random(0)
     for seed in range(4):
-        asked, own = prompts(rng, 5), template(seed, temperature=seed % 2, penalty=seed // 2)
-        each = [dataclasses.replace(own, prompt_ids=ids).with_seed(number) for number, ids in enumerate(asked)]
-        apart = generate(toy(), each, DecodeConfig(1, 1, 512))
+        asked, own, apart = asked_apart(seed)
         [together] = generate(toy(), [request_of([Ask(ids) for ids in asked], own)], DecodeConfig(1, rows, 512))
         for one, guest in zip(apart, together.guests, strict=True):
             assert guest.ids == tuple(one.trace.token.tolist())

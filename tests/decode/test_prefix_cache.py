@@ -183,7 +183,7 @@ def decoded(loop: DeviceLoop, plan: list[tuple[int, int, Request]]) -> dict[int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.extended) for n in (1, 2)), 3])
 def test_answers_are_the_same_without_sharing_whatever_arrives_and_is_cancelled(few_programs, monkeypatch, seed):
     alone = seed == 3  # our kernels' rows: any tokens are shared, of answers too
     model, plan = kernels_model() if alone else tiny_model(), arrivals(random.Random(seed), 60)
@@ -220,9 +220,9 @@ def kernels_model() -> Model:
 
 @needs_kernels
 @pytest.mark.parametrize("sequential", [True, False])
-def test_a_next_turn_reuses_what_main_wrote_in_its_order(sequential):
+def test_a_next_turn_reuses_what_main_wrote_in_its_order(few_programs, sequential):
     model, config = kernels_model(), dataclasses.replace(CONFIG, lanes=2)
-    spec, rng = loop_spec(model, config, SLOTS, sequential=False), random.Random(7)
+    spec, rng = decoding.loop_spec(model, config, SLOTS, sequential=False), random.Random(7)
     loop = DeviceLoop(model, spec, 2, SLOTS)
 
     def answer(loop: DeviceLoop, request: Request) -> Result:

@@ -36,6 +36,10 @@ DECODING = {
 OPTIONS = {"warm_up": False, "limits.queue": QUEUE, "request.max_tokens": 60, "name": "talkative"}
 
 
+KEY = "a key that nobody guesses"
+OTHER_PAGE = "http://localhost:3000"
+
+
 def export(path: Path) -> Path:
     """The folder of a model that forks often."""
     export_model(dataclasses.replace(talkative(), positions=PREDICTED), path)

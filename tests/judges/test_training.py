@@ -1,10 +1,10 @@
 """Training judges on verdicts: what is learnt, from whom, and that the folder judges as the trained parameters do."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import shutil
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ from pasta_jax.train.trainable import scoring
 from pasta_jax.weights import card
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
-from tests.helpers.forked import Forked, command
+from tests.helpers.forked import command
 from tests.helpers.models import QWEN2, random_params
 
 TOKENIZER = toy_tokenizer()
@@ -184,18 +184,20 @@ def test_a_question_is_judged_by_the_judge_of_its_fold_alone(folder, trained, tm
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_judge(folder, trained):
+def test_a_stopped_run_ends_with_the_same_judge(folder, trained):
+    """By the command, whose settings are those of the stopped run."""
+
+    @contextlib.contextmanager
+    def after_eight_steps():
+        calls = iter(range(100))
+        yield lambda: next(calls) >= 8
+
+    again = folder / "stopped"
+    assert training.run(settings(folder, only=(1,)), again, after_eight_steps) is None
     flags = [f"--config.{name}={value}" for name, value in (chosen(folder) | {"only": (1,)}).items()]
-    again = folder / "killed"
-
-    def start() -> Forked:
-        return command(folder, "train_judge", "--config=configs/train_judge.py:tiny", *flags, f"--workdir={again}")
-
-    process = start()
-    process.wait((again / "fold-1/checkpoints/8").exists)
-    process.send_signal(signal.SIGKILL)
-    process.finish(-signal.SIGKILL)
-    start().finish()
+    process = command(folder, "train_judge", "--config=configs/train_judge.py:tiny", *flags, f"--workdir={again}")
+    assert json.loads(process.finish().splitlines()[-1]) == [dataclasses.asdict(trained)]
+    assert "resuming from step 8 of " in process.errors()
     assert (again / "fold-1/report.json").read_text() == (folder / "run/fold-1/report.json").read_text()
 
 

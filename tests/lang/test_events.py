@@ -80,12 +80,6 @@ def test_checking_never_crashes(text):
     assert all("\n" not in str(error) for error in check(text))
 
 
-@examples(1000)
-@given(texts)
-def test_events_of_any_text(text):
-    assert parsed(text) == expected_events(text)
-
-
 def test_a_surrogate_is_text():
     assert parsed("\ud800<sync/>") == [("text", "\ud800", 0, 0, 1, 1), ("sync", "", 0, 1, 1, 2)]
 

@@ -179,19 +179,6 @@ def test_positions_and_labels_against_naive_ones(script, prompt_length, policy, 
     assert parts.label.tolist() == naive_labels(layout, END_OF_TURN if ended else NO_LABEL)
 
 
-def test_no_async_is_ever_a_label_and_every_closing_tag_is_one():
-    rng = random.Random(5)
-    for _ in range(200):
-        layout = lay_out(random_script(rng), 3)
-        labels = structured(layout).label.tolist()
-        assert TAGS.async_ not in labels
-        assert labels.count(TAGS.end_async) == len(layout.forks)
-        assert labels.count(TAGS.sync) == len(layout.joins)
-        # every token of the response except [ASYNC] is a label exactly once, and so is end-of-turn
-        learnt = sorted([id for id in layout.ids[3:] if id != TAGS.async_] + [END_OF_TURN])
-        assert sorted(label for label in labels if label != NO_LABEL) == learnt
-
-
 def test_an_empty_response_is_all_end_of_turn():
     parts = structured(lay_out([], 3))
     assert parts.label.tolist() == [-1, -1, END_OF_TURN]

@@ -25,6 +25,7 @@ from pasta_jax.toy import task as toy
 from pasta_jax.view import live
 from pasta_jax.view.trace_file import load
 from tests import ROOT
+from tests.helpers.forked import command
 from tests.helpers.traces import PROGRAM, tiny_model
 from tests.view.test_terminal import plain
 
@@ -275,7 +276,6 @@ def test_a_prompt_comes_from_stdin(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt=x", "--program=none.txt"], "error: none.txt: No such file or directory"),
         (["--prompt=x", "--live=maybe"], "error: flag --live=maybe: "),
         (["--prompt=x", "--rows=two"], "error: flag --rows=two: "),
         (["--prompt=x", "--config.request.seed=-1"], "error: config.request.seed: expected `int` >= 0"),
@@ -289,11 +289,21 @@ def test_a_prompt_comes_from_stdin(monkeypatch):
         (["Why?", "Who?"], "error: 'Who?': unexpected argument; put the question in quotes"),
     ],
 )
-def test_a_refusal_is_one_line_and_exit_code_2_from_any_folder(arguments, message, tmp_path):
-    command = [sys.executable, "-m", "launch.decode", *arguments]
+def test_a_refusal_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    process = command(tmp_path, "decode", *arguments)
+    assert process.finish(2) == ""
+    assert_refused(process.errors(), message)
+
+
+def test_a_refusal_is_one_line_and_exit_code_2_from_any_folder(tmp_path):
+    words = [sys.executable, "-m", "launch.decode", "--prompt=x", "--program=none.txt"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")
-    *device, line = result.stderr.splitlines()
+    assert_refused(result.stderr, "error: none.txt: No such file or directory")
+
+
+def assert_refused(errors: str, message: str) -> None:
+    *device, line = errors.splitlines()
     assert line.startswith(message)
     assert all(line.startswith("device: ") for line in device)

@@ -1,13 +1,17 @@
 """The scripts' command lines: what demo.sh and test.sh pass on, and a --help that starts quickly."""
 
+import importlib
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from launch import cli
 from tests import ROOT
+from tests.helpers.forked import Forked
 
 SCRIPTS = ROOT / "launch"
 
@@ -121,20 +125,20 @@ def test_an_error_ends_a_script_in_one_line_and_its_exit_code():
         assert (result.returncode, result.stderr) == (expected, "error: no connection\n")
 
 
+def stopped(script: str, pipeline: str, workdir: Path) -> None:
+    """A command whose run gets a signal."""
+
+    def run(settings, workdir, watch, *_):
+        with watch() as stopping:
+            signal.raise_signal(signal.SIGTERM)
+            assert stopping()
+
+    importlib.import_module(f"pasta_jax.preference.{pipeline}").run = run
+    sys.argv = [script, f"--workdir={workdir}"]
+    cli.run(importlib.import_module(f"launch.{script}").main, default_config=f"configs/{script}.py:tiny")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("script", "pipeline"), [("preference", "run"), ("sweep", "sweep")])
 def test_a_stopped_run_ends_with_the_signals_exit_code(tmp_path, script, pipeline):
-    code = (
-        f"import signal, launch.cli, launch.{script}\n"
-        f"import pasta_jax.preference.{pipeline} as pipeline\n"
-        "def run(settings, workdir, watch, *_):\n"
-        "    with watch() as stopping:\n"
-        "        signal.raise_signal(signal.SIGTERM)\n"
-        "        assert stopping()\n"
-        "pipeline.run = run\n"
-        f"launch.cli.run(launch.{script}.main, default_config='configs/{script}.py:tiny')\n"
-    )
-    command = [sys.executable, "-c", code, f"--workdir={tmp_path}"]
-    ended = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 143, ended.stderr
-    assert ended.stdout == ""
+    assert Forked(tmp_path, stopped, script, pipeline, tmp_path).finish(143) == ""

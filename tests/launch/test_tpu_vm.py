@@ -157,9 +157,9 @@ def test_setup_keeps_what_runs_have_written_and_disturbs_none(home):
 
 
 def test_watch_runs_another_command_than_the_one_that_has_ended(home):
-    (home / "requests").write_text("ACTIVE\n" * 99)
+    (home / "requests").write_text("ACTIVE\n" * 999)
     (home / "run.code").write_text("0\n")
-    flags = ["watch", "toy", "--zone=z", "--type=v6e-8", "--interval=1", "--restarts=0"]
+    flags = ["watch", "toy", "--zone=z", "--type=v6e-8", "--interval=0", "--restarts=0"]
     for _ in range(2):
         assert tpu_vm(home, *flags, "--", "bash", "-c", 'echo "$1" >>~/done', "-", "it's done").returncode == 0
     assert (home / "done").read_text() == "it's done\n"

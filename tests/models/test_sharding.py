@@ -172,7 +172,7 @@ def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(2, 2), (2, 1)])
+@pytest.mark.parametrize("sizes", [(2, 2), pytest.param((2, 1), marks=pytest.mark.extended)])
 def test_a_loop_with_everything_compiles_once_on_a_mesh(sizes):
     """Biases, log-probabilities and prices begin where a step leaves them."""
     model = model_on(WIDE, "stacked", sizes)

@@ -9,16 +9,15 @@ import pytest
 from pasta_jax.data.pairs import Pair
 from pasta_jax.decode.generate import generate
 from pasta_jax.decode.request import Request
-from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.decode.state import BUDGET, OPEN, OWN
 from pasta_jax.decode.trace import Trace
 from pasta_jax.lang.structure import NO_LABEL, PREDICTED
 from pasta_jax.preference import candidates
 from pasta_jax.preference.candidates import candidate, example_of, sample
 from pasta_jax.weights.rules import Rules
-from tests.toy.test_ablation import requests, talkative
+from tests.toy.test_ablation import CONFIG, requests, talkative
 
-CONFIG = DecodeConfig(lanes=4, rows=4, slots=512)
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 def sampled(trace: Trace, end_of_turn: int) -> Counter[int]:

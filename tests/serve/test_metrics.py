@@ -1,6 +1,7 @@
 """What /metrics counts of finished answers: promises and chunks, how long these wait, drafts."""
 
 import dataclasses
+import functools
 import itertools
 from types import SimpleNamespace
 
@@ -27,10 +28,16 @@ def counted(results: list[Result]) -> dict[str, float]:
     return {sample.name + sample.labels.get("le", ""): sample.value for sample in samples}
 
 
-def test_chunks_that_wait_and_promises_are_counted():
-    """With one row beside main, chunks wait for each other; some never begin, since the answer is cut off."""
+@functools.cache
+def waiting() -> list[Result]:
+    """With one row beside main, chunks wait for each other."""
     requests = [request.with_rules(max_chunk_tokens=100, end_stray_chunks=False) for request in random_requests(40)]
-    results = generate(talkative(), requests, DecodeConfig(lanes=8, rows=2, slots=80))
+    return generate(talkative(), requests, DecodeConfig(lanes=8, rows=2, slots=80))
+
+
+def test_chunks_that_wait_and_promises_are_counted():
+    """Some never begin, since the answer is cut off."""
+    results = waiting()
     delays, never, promised, written, errors = [], 0, 0, 0, []
     for result in results:
         trace, number, tens = result.trace, 0, [0]
@@ -103,6 +110,6 @@ def test_drafts_are_counted(monkeypatch):
 
 
 def test_a_lone_field_is_no_fork():
-    [result] = generate(talkative(), random_requests(1), DecodeConfig(lanes=1, rows=2, slots=80))
+    result = next(result for result in waiting() if len(result.trace.closed) > 2)
     fields = [dataclasses.replace(result, guests=(None,) * count) for count in (1, 2)]
     assert [one.forks for one in fields] == [0, len(result.trace.closed) - 1]

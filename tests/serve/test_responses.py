@@ -14,25 +14,17 @@ from pasta_jax.decode.trace import Trace, spell_next
 from pasta_jax.serve.choice import Choice
 from pasta_jax.serve.responses import ResponseBody, ResponseWriter
 from pasta_jax.tokenizers.tokenizer import Detokenizer
-from tests.helpers.serving import Server
 from tests.helpers.traces import TOKENIZER, random_traces, traced
 
-KEY = "a key of this test"
 QUESTION = [{"role": "user", "content": "two birds"}]
 OPTIONS = {"model": "talkative", "seed": 3, "temperature": 1.0}
 PATH = "/v1/responses"
 
 
-@pytest.fixture(scope="module")
-def server(folder):
-    with Server(folder, KEY) as server:
-        yield server
-
-
 @pytest.fixture
 def client(server):
     openai = pytest.importorskip("openai")
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
 
 
 def ask(client, stream: bool = False, seed: int = 3, **more):

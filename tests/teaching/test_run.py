@@ -11,16 +11,19 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from absl import flags
 from safetensors.numpy import load_file
 
 import configs.teach
 import pasta_jax as pasta
 from pasta_jax.answer.prompts import read_prompts_file
+from pasta_jax.command.configs import load as load_config
+from pasta_jax.command.flags import config_named, parse
 from pasta_jax.data import sources
 from pasta_jax.data.prompt_sets import no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.models.transformer import causal, trunk
-from pasta_jax.runs.settings import changed
+from pasta_jax.runs.settings import changed, read
 from pasta_jax.teaching import plan, prompts, run
 from pasta_jax.teaching import stages as of_stages
 from pasta_jax.teaching.settings import PromptsSettings
@@ -31,6 +34,7 @@ from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
+from tests import ROOT
 from tests.helpers.families import VARIANTS
 from tests.helpers.forked import Forked, command
 from tests.helpers.models import QWEN2, random_params
@@ -98,17 +102,27 @@ def test_one_command_leads_from_prompts_to_an_adapter_and_a_page(folder, whole):
 
 
 @pytest.mark.slow
-def test_each_stage_is_the_command_that_is_printed(folder, whole):
-    """Other settings in its folder would be refused."""
+def test_each_stage_is_the_command_that_is_printed(folder, whole, monkeypatch):
+    """Its words say the settings that the stage has here."""
+    monkeypatch.setattr(of_stages, "sharing_rows", lambda _: 1)  # there, one device
     workdir, printed = whole
-    commands = {
-        words[2]: words[3:] for words in map(shlex.split, printed.splitlines()) if words[:2] == ["python", "-m"]
-    }
-    assert [*commands] == ["launch.decode", "launch.annotate", "launch.sft", "launch.evaluate"]
-    before = load_file(workdir / "sft/adapter" / WEIGHTS)
-    for script in ("annotate", "sft"):
-        command(folder, script, *commands[f"launch.{script}"]).finish()
-    jax.tree.map(np.testing.assert_array_equal, load_file(workdir / "sft/adapter" / WEIGHTS), before)
+    named = {"model.path": str(folder / "mine"), "prompts.file": str(folder / "mine.jsonl"), "answers.samples": 2}
+    commands = [words for words in map(shlex.split, printed.splitlines()) if words[:2] == ["python", "-m"]]
+    scripts = ["decode", "decode", "annotate", "sft", "evaluate"]
+    assert [words[2] for words in commands] == [f"launch.{script}" for script in scripts]
+    for stage, words in zip(stages(changed(configs.teach.tiny(), **named), workdir), commands, strict=True):
+        name, rest = config_named(words[2:], "")
+        values = flags.FlagValues()
+        for flag in stage.flags:
+            flags.DEFINE_string(flag, None, "", flag_values=values)
+            assert f'"{flag}",' in (ROOT / f"launch/{stage.script}.py").read_text()
+        others, config = parse(values, rest, load_config(name, ROOT)[1])
+        settings = stage.settings()
+        assert read(config, type(settings)) == settings
+        assert ({flag: values[flag].value for flag in stage.flags}, others[1:]) == (
+            {flag: str(value) for flag, value in stage.flags.items()},
+            [],
+        )
 
 
 @pytest.mark.slow
@@ -132,8 +146,8 @@ def test_a_preference_round_starts_from_the_adapter_and_the_evaluation_then_read
 @pytest.mark.parametrize(
     "places",
     [
-        ("records\n", "step"),
-        pytest.param(("answers\n", "training\n", "evaluation\n"), marks=pytest.mark.extended),
+        ("step",),
+        pytest.param(("answers\n", "records\n", "training\n", "evaluation\n"), marks=pytest.mark.extended),
     ],
 )
 def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole, places):
@@ -147,8 +161,7 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_adapter(folder, whole, p
         process, metrics = start(folder, killed), folder / killed / "sft/metrics.jsonl"
         while not (metrics.exists() and metrics.read_text() if place == "step" else place in process.errors()):
             assert process.poll() is None, process.errors()
-        process.send_signal(signal.SIGKILL)
-        process.finish(-signal.SIGKILL)
+        process.kill()
     start(folder, killed).finish()
     ours, theirs = (load_file(folder / name / "sft/adapter" / WEIGHTS) for name in (killed, "whole"))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)

@@ -31,7 +31,6 @@ from tests.train.test_loss import (
     params,
     records,
     row,
-    total,
 )
 
 STOPS = (TOKENIZER.end_of_turn, TOKENIZER.bos)  # most tokenizers have two
@@ -86,8 +85,8 @@ def test_its_value_and_gradient_are_those_of_a_softmax():
 @pytest.mark.slow
 def test_it_is_added_to_the_loss_by_its_weight():
     batch = row([example for example, _ in records()])
-    without = total(sft_loss(SCORING, EVEN), params(), None, batch)[1].parts
-    parts = total(sft_loss(SCORING, EVEN, grammar=GRAMMAR, legal=4.0), params(), None, batch)[1].parts
+    losses = sft_loss(SCORING, EVEN), sft_loss(SCORING, EVEN, grammar=GRAMMAR, legal=4.0)
+    without, parts = (jax.jit(loss)(params(), None, batch).parts for loss in losses)
     (loss, weight), (legal, labels) = parts["loss"], parts["loss_legal"]
     assert labels == np.sum(batch.label != NO_LABEL)
     assert legal / labels > 0.01  # of random weights

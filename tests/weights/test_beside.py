@@ -109,6 +109,7 @@ def test_an_adapter_beside_equals_it_merged(folders):
             assert_told(answers[number], expected, 1e-4)
 
 
+@pytest.mark.usefixtures("few_programs")
 def test_a_prompt_is_copied_only_from_a_lane_with_the_same_adapter(folders):
     together, _ = with_adapters(base(), named(folders, "one", "two"))
     first = requests(2, 0)[1]
@@ -135,6 +136,7 @@ def test_adapters_that_one_server_cannot_have_are_refused_by_name(folders, tmp_p
     assert (model.positions, about[1].positions) == (SHARED, None)
 
 
+@pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize(
     "form",
     [
@@ -161,6 +163,7 @@ def test_mixed_lanes_are_answered_as_by_each_adapter_alone(form, folders):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_programs")
 def test_a_drafter_guesses_beside_adapters_and_changes_no_answer(folders):
     model, _ = with_adapters(fitted(base(), np.arange(0, TOKENIZER.model_vocab, 2)), named(folders, "one", "two"))
     asked = [dataclasses.replace(request, scored=False) for request in requests(12, 2)]

@@ -18,7 +18,7 @@ from pasta_jax.weights.load import export_model, tokenizer_file
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Defaults
 from tests.helpers.loading import load_model
-from tests.helpers.models import random_params
+from tests.helpers.models import random_params, uncached
 from tests.helpers.requires import requires_dev
 from tests.helpers.tiny_tokenizers import LLAMA3_SPECIALS, PREFIXED, SMOLLM2_SPECIALS, train_bpe, train_sentencepiece
 
@@ -152,14 +152,16 @@ def test_transformers_answers_from_an_exported_folder(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = toy_tokenizer()
-    params = jax.device_put(random_params(LLAMA, 1))
-    export_model(Model("toy", LLAMA, params, tokenizer), tmp_path)
+    ours = Model("toy", LLAMA, jax.device_put(random_params(LLAMA, 1)), tokenizer)
+    export_model(ours, tmp_path)
     theirs, model = AutoTokenizer.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == list(tokenizer.stop_ids)
     chat = [{"role": "user", "content": "Hi!"}]
     ids = theirs.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
-    answer = model.generate(**ids, do_sample=False, max_new_tokens=3)
-    assert answer.shape[1] <= ids["input_ids"].shape[1] + 3
+    answer = model.generate(**ids, do_sample=False, max_new_tokens=3)[0].tolist()
+    for count in range(ids["input_ids"].shape[1], len(answer)):
+        assert uncached(ours, answer[:count], at=[count - 1])[0].argmax() == answer[count]
+    assert len(answer) == ids["input_ids"].shape[1] + 3 or answer[-1] in tokenizer.stop_ids
     assert load_model("", str(tmp_path)).tokenizer.tags == tokenizer.tags
 
 
