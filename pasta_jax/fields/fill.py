@@ -158,11 +158,14 @@ def fill_all(
     if not options.fork and (after or options.fork_items):
         name = "after" if after else "fork_items"
         raise PastaError(f"{name}: orders threads, but fork=False writes one text; leave it out")
+    named = with_names(form) if options.fork_items else form
     template = template_of(model, options)
-    templates = [template.with_seed(APART * number) for number in numbers or range(len(contexts))]
-    prompts = [prompt_ids(model, form, context, options) for context in contexts]
+    templates = (template.with_seed(APART * number) for number in numbers or range(len(contexts)))
+    asked = [
+        (prompt_ids(model, named, context, options), own) for context, own in zip(contexts, templates, strict=True)
+    ]
     if not options.fork:
-        requests = [whole_request(form, model, ids, own) for ids, own in zip(prompts, templates, strict=True)]
+        requests = [whole_request(form, model, *one) for one in asked]
         for result in _results(model, requests, config_of(options, 1, len(contexts)), ["JSON"], seen):
             values = values_in(form, result.guests[0].text)
             if not result.guests[0].complete:
@@ -173,15 +176,13 @@ def fill_all(
     if len(levels) == 1 and not (options.fork_items and any(leaf.items for leaf in form.leaves)):
         fields = fields_of(form, model.tokenizer, model.config.vocab)
         group = levels[0][0]
-        requests = [
-            fields_request(form, model, *of_text, {}, group) for of_text in zip(prompts, templates, strict=True)
-        ]
+        requests = [fields_request(form, model, *one, {}, group) for one in asked]
         names = [field.leaf.name for field in fields]
         for result in _results(model, requests, config_of(options, len(fields), len(contexts)), names, seen):
             yield _filled(form, result.request, read(fields, result), [result])
         return
     for first in range(0, len(contexts), options.lanes):  # as many as go on together, so that few are lost to a stop
-        some = list(zip(contexts, templates, strict=True))[first : first + options.lanes]
+        some = [_Begun(*one) for one in asked[first : first + options.lanes]]
         for one in _by_levels(model, some, form, options, levels, seen):
             yield dataclasses.replace(one, index=first + one.index)
 
@@ -204,23 +205,22 @@ class _Begun:
 
 def _by_levels(
     model: Model,
-    contexts: Sequence[tuple[str, Request]],
+    begun: Sequence[_Begun],
     form: Form,
     options: FillOptions,
     levels: Sequence[tuple[list[int], list[str]]],
     seen: Seen | None,
 ) -> Iterator[Filled]:
-    """Fill in fields after those that they read, and items of lists after their names; a context has its template."""
+    """Fill in fields after those that they read, and items of lists after their names."""
     named = with_names(form) if options.fork_items else form
     fields, decoded = fields_of(named, model.tokenizer, model.config.vocab), 0
-    begun = [_Begun(prompt_ids(model, named, context, options), own) for context, own in contexts]
     for group, reads in levels:
         own = [fields[number] for number in group]
         requests = [
             fields_request(named, model, one.prompt_ids, one.template.with_seed(decoded), one.known(form, reads), group)
             for one in begun
         ]
-        config, names = config_of(options, len(group), len(contexts)), [field.leaf.name for field in own]
+        config, names = config_of(options, len(group), len(begun)), [field.leaf.name for field in own]
         for result in _results(model, requests, config, names, seen):
             one = begun[result.request]
             one.results.append(result)

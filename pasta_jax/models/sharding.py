@@ -115,7 +115,7 @@ def make_mesh(data: int, model: int, devices=None, axis: str = DATA) -> Mesh:
     # Explicit axes, the default, would require a sharding at every gather.
     axes, kinds = (axis, MODEL), (AxisType.Auto,) * 2
     if len({device.process_index for device in devices}) == 1:
-        with contextlib.suppress(AssertionError, NotImplementedError):  # it can't order all that show two cores each
+        with contextlib.suppress(AssertionError, NotImplementedError):  # by topologies that JAX has no order for
             return jax.make_mesh((data, model), axes, axis_types=kinds, devices=devices)
     # Processes share rows in their order, and JAX orders devices by the network between them.
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
@@ -215,12 +215,9 @@ def gathered(tree):
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
             return np.asarray(leaf)
         # Every device gets what is gathered, so of large arrays a part at a time.
-        parts = min(len(leaf), -(-leaf.nbytes // GATHERED)) if leaf.ndim > 2 else 1
-        size = -(-len(leaf) // parts) if parts > 1 else len(leaf)
-        gathered = [
-            multihost_utils.process_allgather(leaf[at : at + size], tiled=True) for at in range(0, len(leaf), size)
-        ]
-        return gathered[0] if parts == 1 else np.concatenate(gathered)
+        size = max(1, len(leaf) * GATHERED // leaf.nbytes)
+        parts = (leaf[at : at + size] for at in range(0, len(leaf), size))
+        return np.concatenate([multihost_utils.process_allgather(part, tiled=True) for part in parts])
 
     return jax.tree.map(one, tree)
 

@@ -9,6 +9,7 @@ from typing import Any
 from pasta_jax.command import configs
 from pasta_jax.command.console import ROOT, as_typed
 from pasta_jax.data.batches import Layout
+from pasta_jax.decode.request import SEEDS
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.gguf import GGUF
@@ -98,7 +99,7 @@ def stages(settings: TeachSettings, workdir: Path) -> list[Stage]:
             path.stem, "decode", "decode.py:local",
             decoded
             | answers
-            | {"request.seed": (settings.seed + APART * n) % 2**32, "decoding.rows": 1, "request.sequential": True},
+            | {"request.seed": (settings.seed + APART * n) % SEEDS, "decoding.rows": 1, "request.sequential": True},
             {"prompts_file": workdir / PROMPTS, "output": path}, path,
         )
         for n, path in enumerate(answer_files(settings, workdir))

@@ -14,6 +14,8 @@ import pytest
 from configs import annotate as annotate_config
 from pasta_jax.annotate import pipeline as annotate
 from pasta_jax.errors import PastaError
+from pasta_jax.models import sharding
+from pasta_jax.models.settings import TrainingMeshSettings
 from pasta_jax.runs import processes as hosts
 from pasta_jax.runs.settings import changed
 from pasta_jax.weights.load import export_model
@@ -57,6 +59,17 @@ def hear(address: str, number: int) -> None:
     assert said == [f"{n} of 0" for n in range(12)]
     client.wait_at_barrier("heard", 60_000)
     assert client.key_value_dir_get(hosts._TOLD) == []
+
+
+def gather(address: str, number: int) -> None:
+    """One of two processes, which passes its rows of an array and gets all of them, one at a time."""
+    jax.distributed.initialize(address, 2, number, cluster_detection_method="deactivate")
+    sharding.GATHERED = 1
+    whole = np.arange(24.0, dtype=np.float32).reshape(4, 3, 2)
+    mesh = sharding.training_mesh(TrainingMeshSettings(0, 1, True))
+    divided = sharding.shard_rows({"x": whole[2 * number : 2 * number + 2]}, mesh)
+    assert divided["x"].shape == whole.shape
+    np.testing.assert_array_equal(sharding.gathered(divided)["x"], whole)
 
 
 def start_preference(workdir: Path, model: Path, processes: int) -> list[Forked]:
@@ -138,6 +151,12 @@ def test_two_processes_stop_together_end_when_one_is_killed_and_compute_what_one
     assert len(two) == len(one) == STEPS
     for step, values in one.items():
         np.testing.assert_allclose(two[step], values, atol=1e-5, rtol=0)
+
+
+def test_what_two_processes_divide_is_gathered_in_parts(tmp_path):
+    address = free_address()
+    for process in [Forked(tmp_path, gather, address, number) for number in range(2)]:
+        end(process)
 
 
 @pytest.mark.slow

@@ -11,21 +11,14 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.runs.checkpoint import Checkpoints
 from pasta_jax.runs.metrics import Metrics
-from pasta_jax.train.fit import Fit, StopSignal
+from pasta_jax.train.fit import StopSignal
 from tests.helpers.forked import Forked
 from tests.train.test_loop import fit_in, fresh, lines, points
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> tuple[Fit, list[dict]]:
-    """A run, and its metrics."""
-    folder = tmp_path_factory.mktemp("whole")
-    return fit_in(folder), lines(folder)
-
-
 @pytest.mark.parametrize("stop", [1, 4, 8])
-def test_a_stopped_run_resumes_and_ends_as_if_uninterrupted(tmp_path, capsys, uninterrupted, stop):
-    whole, metrics = uninterrupted
+def test_a_stopped_run_resumes_and_ends_as_if_uninterrupted(tmp_path, capsys, stop):
+    whole = fit_in(tmp_path / "whole")
     assert (whole.complete, whole.step, whole.steps) == (True, 9, 9)
     stopped = fit_in(tmp_path / "parts", stop_after=stop)
     assert (stopped.complete, stopped.step, stopped.steps) == (False, stop, 9)
@@ -38,7 +31,7 @@ def test_a_stopped_run_resumes_and_ends_as_if_uninterrupted(tmp_path, capsys, un
         f"resuming from step {stop} of 9",
     ]
     jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
-    assert lines(tmp_path / "parts") == metrics
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
 def test_a_finished_run_returns_its_state_and_metrics_again(tmp_path):
