@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from pasta_jax.models.adapters import with_own
 from pasta_jax.models.config import Rope, TransformerConfig
 from pasta_jax.models.kernels.bfloat16 import row_product
+from pasta_jax.models.kernels.cpu import calls
 from pasta_jax.models.kernels.cpu.calls import STEP, holds_panels, product, rows_of, sums, waves
 
 PRODUCT = "product"  # the name of a product with a kernel, for what a backward pass need not compute again
@@ -113,6 +114,14 @@ def gated(config: TransformerConfig, gate, up):
         gate, up = jnp.minimum(gate, config.gate_limit), jnp.clip(up, -config.gate_limit, config.gate_limit)
         return gate * jax.nn.sigmoid(gate * config.gate_slope) * (up + 1)
     return (jax.nn.silu(gate) if config.activation == "silu" else jax.nn.gelu(gate, approximate=True)) * up
+
+
+def gated_pairs(config: TransformerConfig, pairs_BxTxF2, kernel: bool):
+    """The same of gates and ups side by side; by our own kernel, or XLA."""
+    if not kernel or config.gate_limit is not None:
+        return gated(config, pairs_BxTxF2[..., 0::2], pairs_BxTxF2[..., 1::2])
+    slope = 1.0 if config.activation == "silu" else 2 * math.sqrt(2 / math.pi)  # a tanh is a sigmoid of twice as much
+    return calls.gated(pairs_BxTxF2, slope, 0.0 if config.activation == "silu" else 0.044715 * slope)
 
 
 def matmul(x_NxI, kernel):

@@ -29,6 +29,7 @@ from pasta_jax.models.parts import (
     Stored,
     Weight,
     gated,
+    gated_pairs,
     kernel_init,
     of_size_one,
     picked,
@@ -97,12 +98,12 @@ class Layer(nn.Module):
         """The feed-forward branch."""
         c = self.config
         if self.has_variable("params", "gate"):
-            gate, up = (Dense((c.ff,), c.mlp_bias, name=name)(h_BxTxE) for name in ("gate", "up"))
+            h_BxTxF = gated(c, *(Dense((c.ff,), c.mlp_bias, name=name)(h_BxTxE) for name in ("gate", "up")))
         else:
             # Interleaved, so that sharding over F keeps pairs together.
-            gate_up_BxTxF2 = Dense((c.ff * 2,), c.mlp_bias, name="gate_up")(h_BxTxE)
-            gate, up = gate_up_BxTxF2[..., 0::2], gate_up_BxTxF2[..., 1::2]
-        return Dense((c.embed,), c.mlp_bias, name="down")(gated(c, gate, up))
+            pairs_BxTxF2 = Dense((c.ff * 2,), c.mlp_bias, name="gate_up")(h_BxTxE)
+            h_BxTxF = gated_pairs(c, pairs_BxTxF2, self.is_ordered)
+        return Dense((c.embed,), c.mlp_bias, name="down")(h_BxTxF)
 
     def experts(self, h_BxTxE):
         """The feed-forward branch of a mixture."""

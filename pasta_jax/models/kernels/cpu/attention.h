@@ -1,20 +1,5 @@
 // Attention to the visible slots of a pool. Included by level.h once for each instruction set.
 
-// e^x of numbers up to 88, within two units in the last place; 0 below -87, and NaN of NaN.
-TARGET TOGETHER Vector exponential(Vector x) {
-  const Vector turns = x * 1.44269504f + 12582912.f;  // rounds to an integer, in the low bits
-  const Vector whole = turns - 12582912.f;
-  const Vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Vector series = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-  series = series * rest + 8.3334519073e-3f;
-  series = series * rest + 4.1665795894e-2f;
-  series = series * rest + 1.6666665459e-1f;
-  series = series * rest + 5.0000001201e-1f;
-  series = series * rest * rest + rest + 1.f;
-  const Vector power = (Vector)(((Integers)turns - 0x4b400000 + 127) << 23);
-  return (Vector)((Integers)(series * power) & ~(Integers)(x <= -87.f));
-}
-
 // Slots of other threads lie between the visible ones, where the processor's own prefetching loses track.
 TARGET TOGETHER void prefetch(const float* from, const Heads& a, int64_t i) {
   const float* row = from + a.slots[std::min(i, a.visible - 1)] * a.dims;

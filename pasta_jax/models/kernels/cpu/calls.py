@@ -167,6 +167,14 @@ def sums(x):
     return jax.ffi.ffi_call(target("sums"), result)(x.reshape(-1, x.shape[-1])).reshape(x.shape[:-1])
 
 
+def gated(pairs_BxTxF2, slope: float, cubic: float):
+    """gate * sigmoid(slope * gate + cubic * gate³) * up, of gates and ups side by side."""
+    rows = pairs_BxTxF2.reshape(-1, pairs_BxTxF2.shape[-1])
+    call = jax.ffi.ffi_call(target("gated"), jax.ShapeDtypeStruct((len(rows), rows.shape[1] // 2), jnp.float32))
+    out = call(rows, slope=np.float32(slope), cubic=np.float32(cubic))
+    return out.reshape(*pairs_BxTxF2.shape[:-1], -1)
+
+
 def waves(angles):
     """Cosines and sines of angles, computed once: XLA makes them part of each layer's work, for each of its heads."""
     flat = angles.reshape(-1)

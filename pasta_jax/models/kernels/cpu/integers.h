@@ -184,11 +184,11 @@ TARGET TOGETHER void add_nibbles(const uint32_t* words, const int8_t* x, int64_t
 
 // Adds what a group's dots mean: at `at` in a panel, with rows from this group on.
 template <Kind KIND, Form FORM, bool HAS_MINIMUMS, int R, int V>
-TARGET TOGETHER void add_group(const Scales& stored, const Scales& floors, const CodedRows& in, int64_t g, int64_t block,
-                               int64_t at, const Integers (&dots)[dots_of(FORM)][R][V], Vector (&sums)[R][V]) {
+TARGET TOGETHER void add_group(const Scales& stored, const Scales& lowest, const Vector* factors, const Vector* floors,
+                               const CodedRows& in, int64_t g, int64_t at, const Integers (&dots)[dots_of(FORM)][R][V], Vector (&sums)[R][V]) {
   Vector scales[V], minimums[V];
-  for (int v = 0; v < V; ++v) scales[v] = load(stored, g, block, at + v * LANES);
-  for (int v = 0; v < V && HAS_MINIMUMS; ++v) minimums[v] = load(floors, g, block, at + v * LANES);
+  for (int v = 0; v < V; ++v) scales[v] = load(stored, factors[v], g, at + v * LANES);
+  for (int v = 0; v < V && HAS_MINIMUMS; ++v) minimums[v] = load(lowest, floors[v], g, at + v * LANES);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     const float scale = in.scales[r], total = HAS_MINIMUMS ? in.totals[r] : 0;
@@ -211,8 +211,15 @@ TARGET __attribute__((noinline)) void tile(const Matrix& w, CodedRows in, const 
   const Scales scales = w.scales, minimums = w.minimums;  // those of `w` would be read again after each asm statement
   const bool has_minimums = minimums.are_there();
   const int64_t groups = w.groups(), per_block = w.block / w.group, steps = w.group / STEP;
-  for (int64_t g = 0, block = 0, next = per_block; g < groups; ++g) {
-    if (g == next) ++block, next += per_block;
+  Vector factors[VECTORS], floors[VECTORS];
+  for (int64_t g = 0, block = 0, next = 0; g < groups; ++g) {
+    if (g == next) {
+      for (int v = 0; v < VECTORS; ++v) {
+        factors[v] = LEVEL::factors(scales, block, v * LANES);
+        floors[v] = LEVEL::factors(minimums, block, v * LANES);
+      }
+      ++block, next += per_block;
+    }
     for (int n = 0; n < VECTORS / V; ++n) {
       // Else the compiler repeats the codes of all inputs ahead of this loop, and has no registers for them.
       if (VECTORS > V) asm volatile("" : "+r"(n)::"memory");
@@ -231,8 +238,8 @@ TARGET __attribute__((noinline)) void tile(const Matrix& w, CodedRows in, const 
           else add_step<KIND, FORM>(here + s * OF_STEP, in.codes + s * CODED, dots);
         }
       }
-      if (has_minimums) add_group<KIND, FORM, true>(scales, minimums, in, g, block, n * V * LANES, dots, sums[n]);
-      else add_group<KIND, FORM, false>(scales, minimums, in, g, block, n * V * LANES, dots, sums[n]);
+      if (has_minimums) add_group<KIND, FORM, true>(scales, minimums, factors + n * V, floors + n * V, in, g, n * V * LANES, dots, sums[n]);
+      else add_group<KIND, FORM, false>(scales, minimums, factors + n * V, floors + n * V, in, g, n * V * LANES, dots, sums[n]);
     }
     words += steps * OF_STEP, in.codes += steps * CODED, in.scales += R, in.totals += R, in.first += R;
   }

@@ -11,6 +11,8 @@ namespace LEVEL {
 #include "products.h"
 //
 #include "attention.h"
+//
+#include "gate.h"
 
 }  // namespace LEVEL
 }  // namespace

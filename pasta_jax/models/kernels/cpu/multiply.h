@@ -6,6 +6,7 @@ using Panels = void (*)(const Matrix& w, const Rows& in, float* y, int64_t rows,
                         int64_t last);
 using Dots = void (*)(const float* x, const float* matrix, float* y, int64_t rows, int64_t inputs, int64_t outputs);
 using Attend = void (*)(const Heads& heads);
+using Activate = void (*)(const float* pairs, float* out, int64_t count, float slope, float cubic);
 using ProductsWith = const Products& (*)(const Matrix& w, int64_t bits, int64_t rows);
 struct Level {
   const char* name;
@@ -13,6 +14,7 @@ struct Level {
   Panels panels[5];  // by Kind
   Dots dots;
   Attend attend;
+  Activate gate;
   ProductsWith integers;  // for codes; null: they become floats
 };
 
@@ -24,6 +26,7 @@ Level* levels() {
    {code::panels<NUMBERS>, code::panels<HALVES>, code::panels<NIBBLES>, code::panels<SIXES>, code::panels<BYTES>}, \
    code::dots,                                                                                                \
    code::attend,                                                                                              \
+   code::gate,                                                                                                \
    integers}
 #if defined(__x86_64__)
   const Processor has = processor();
@@ -38,7 +41,7 @@ Level* levels() {
       AT_LEVEL(avx512, avx512, has.avx512, avx2::plain::products_with),
       AT_LEVEL(vnni, avx512, has.vnni, avx512::vnni::products_with),
 #endif
-      {nullptr, false, {}, nullptr, nullptr, nullptr},
+      {nullptr, false, {}, nullptr, nullptr, nullptr, nullptr},
   };
 #undef AT_LEVEL
   return all;
@@ -46,12 +49,19 @@ Level* levels() {
 
 std::atomic<const Level*> chosen{nullptr};
 
+// Parts of a job, `share` at a time.
+template <class Part>
+void over(int64_t count, int64_t share, const Part& part) {
+  share = std::max<int64_t>(1, share);
+  pool().run((count + share - 1) / share,
+             [&](int64_t number) { part(number * share, std::min(count, (number + 1) * share)); });
+}
+
 // Parts of panels. Small ones: a thread that is late, or not there, leaves its share to the others.
 template <class Part>
 void over_panels(int64_t outputs, const Part& part) {
-  const int64_t count = (outputs + PANEL - 1) / PANEL, share = std::max<int64_t>(1, count / 32);
-  pool().run((count + share - 1) / share,
-             [&](int64_t number) { part(number * share, std::min(count, (number + 1) * share)); });
+  const int64_t count = (outputs + PANEL - 1) / PANEL;
+  over(count, count / 32, part);
 }
 
 void multiply_floats(const Level& level, const float* x, const Matrix& w, const float* down, float* y, int64_t rows,

@@ -10,7 +10,7 @@ TARGET TOGETHER void read(const float* from, Vector (&to)[V]) {
 
 template <int V>
 TARGET TOGETHER void read(const Scales& from, int64_t group, int64_t block, Vector (&to)[V]) {
-  for (int v = 0; v < V; ++v) to[v] = load(from, group, block, v * LANES);
+  for (int v = 0; v < V; ++v) to[v] = load(from, factors(from, block, v * LANES), group, v * LANES);
 }
 
 // Adds V vectors of weights, times each row's number.

@@ -316,6 +316,19 @@ ffi::Error sums(ffi::BufferR2<ffi::F32> x, ffi::ResultBufferR1<ffi::F32> y) {
   return ffi::Error::Success();
 }
 
+// Activations of pairs [N][F][2] of a gate and what it multiplies. XLA takes such pairs apart number by number, and its
+// threads wait for ours, which keep their cores for a moment after each product.
+ffi::Error gated(float slope, float cubic, ffi::BufferR2<ffi::F32> pairs, ffi::ResultBufferR2<ffi::F32> out) {
+  const auto ps = pairs.dimensions(), os = out->dimensions();
+  if (ps[0] != os[0] || ps[1] != 2 * os[1]) return ffi::Error::InvalidArgument("pasta_jax: pairs and result don't fit");
+  constexpr int64_t SHARE = 8192;
+  const Activate gate = chosen.load()->gate;
+  over(os[0] * os[1], SHARE, [&](int64_t begin, int64_t end) {
+    gate(pairs.typed_data() + 2 * begin, out->typed_data() + begin, end - begin, slope, cubic);
+  });
+  return ffi::Error::Success();
+}
+
 // Cosines and sines. XLA would compute those of rotary positions again in each layer, for each head.
 void cosines(const float* angles, float* cos, float* sin, int64_t count) {
   for (int64_t i = 0; i < count; ++i) cos[i] = std::cos(angles[i]), sin[i] = std::sin(angles[i]);
@@ -357,6 +370,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_ordered, ordered);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_sums, sums);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_waves, waves);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_draws, draws);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_gated, gated,
+                              ffi::Ffi::Bind()
+                                  .Attr<float>("slope")
+                                  .Attr<float>("cubic")
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Ret<ffi::BufferR2<ffi::F32>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(pasta_attention, attention,
                               ffi::Ffi::Bind()
                                   .Attr<float>("scale")

@@ -62,11 +62,14 @@ TARGET TOGETHER Vector short_numbers(const uint16_t* from) {
 #endif
 }
 
+// Of a block of groups: what scales or minimums that are bytes are times.
+TARGET TOGETHER Vector factors(const Scales& from, int64_t block, int64_t at) {
+  return from.small == nullptr ? Vector{} : short_numbers(from.factors + block * PANEL + at);
+}
+
 // Scales or minimums of a group.
-TARGET TOGETHER Vector load(const Scales& from, int64_t group, int64_t block, int64_t at) {
-  if (from.small != nullptr) {
-    return bytes(from.small + group * PANEL + at) * short_numbers(from.factors + block * PANEL + at);
-  }
+TARGET TOGETHER Vector load(const Scales& from, Vector factors, int64_t group, int64_t at) {
+  if (from.small != nullptr) return bytes(from.small + group * PANEL + at) * factors;
   if (from.halves != nullptr) return short_numbers(from.halves + group * PANEL + at);
   return load(from.numbers + group * PANEL + at);
 }
@@ -84,6 +87,21 @@ TARGET TOGETHER Vector codes(const Integers* words, int n) {
   const int bit = n % 4 * 8 + n / 4 * 2;
   const Integers high = bit >= 4 ? words[2] >> (bit - 4) : words[2] << (4 - bit);
   return __builtin_convertvector(((low & 15) | (high & 48)) - 32, Vector);
+}
+
+// e^x of numbers up to 88, within two units in the last place; 0 below -87, and NaN of NaN.
+TARGET TOGETHER Vector exponential(Vector x) {
+  const Vector turns = x * 1.44269504f + 12582912.f;  // rounds to an integer, in the low bits
+  const Vector whole = turns - 12582912.f;
+  const Vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Vector series = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+  series = series * rest + 8.3334519073e-3f;
+  series = series * rest + 4.1665795894e-2f;
+  series = series * rest + 1.6666665459e-1f;
+  series = series * rest + 5.0000001201e-1f;
+  series = series * rest * rest + rest + 1.f;
+  const Vector power = (Vector)(((Integers)turns - 0x4b400000 + 127) << 23);
+  return (Vector)((Integers)(series * power) & ~(Integers)(x <= -87.f));
 }
 
 TARGET TOGETHER float sum(Vector vector) {

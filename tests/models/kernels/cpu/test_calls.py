@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.models.kernels.cpu import library as kernels
-from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, of_blocks, product, rows_of, waves
+from pasta_jax.models.kernels.cpu.calls import by_codes, by_panels, gated, of_blocks, product, rows_of, waves
 from pasta_jax.models.kernels.cpu.quantized import Blocks
 from tests.helpers.coded import in_halves, numbers, random_blocks, with_factors
 
@@ -293,3 +293,23 @@ def test_cosines_and_sines_are_those_of_xla(library):
     mine, xlas = jax.jit(waves)(angles), jax.jit(lambda x: (jnp.cos(x), jnp.sin(x)))(angles)
     for one, other in zip(mine, xlas, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1.2e-7)
+
+
+@every_level
+@pytest.mark.parametrize(("slope", "cubic"), [(1.0, 0.0), (1.5957691, 0.0713548)], ids=["silu", "gelu"])
+def test_gates_are_those_of_float64_and_depend_on_no_other_row(slope, cubic, library):
+    rng = np.random.default_rng(6)
+    pairs = rng.normal(0, 4, (1, 9, 2 * 1011)).astype(np.float32)  # no whole vectors; two threads share nine rows
+    pairs[0, 0, :12] = 0, 1, 100, 1, -100, 1, 1e25, 1, np.nan, 1, 1, np.nan
+    mine = np.asarray(jax.jit(lambda x: gated(x, slope, cubic))(pairs))
+    gate, up = (pairs[..., at::2].astype(np.float64) for at in range(2))
+    with np.errstate(over="ignore"):
+        expected = gate / (1 + np.exp(-slope * gate - cubic * gate**3)) * up
+    np.testing.assert_allclose(mine, expected, rtol=2e-5, atol=1e-30)
+    for row in range(9):
+        np.testing.assert_array_equal(gated(pairs[:, row : row + 1], slope, cubic), mine[:, row : row + 1])
+
+
+def test_pairs_that_do_not_fit_are_refused(library):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="pairs and result don't fit"):
+        gated(np.zeros((1, 1, 5), np.float32), 1.0, 0.0)
