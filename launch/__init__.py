@@ -4,7 +4,7 @@ import importlib.util
 import pathlib
 import sys
 
-if importlib.util.find_spec("absl") is None:
+if not all(map(importlib.util.find_spec, ("absl", "ml_collections", "msgspec"))):
     root = pathlib.Path(__file__).resolve().parent.parent
     activate = f"source {root}/.venv/bin/activate"
     command = activate if (root / ".venv/bin/python").exists() else f"bash {root}/launch/setup.sh && {activate}"

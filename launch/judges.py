@@ -10,6 +10,8 @@ def main(settings: AgreementSettings) -> None:
     """Print a line per judge, then the report as JSON."""
     from pasta_jax.judges import agreement  # imports JAX, which --help does not need
 
+    if {"reward", "checked"} & set(settings.kinds):
+        cli.announce_device()
     report = agreement.measure(settings)
     for kind, result in report.judges.items():
         print(f"{kind:12} {'' if kind == 'reward' else 'a proxy; '}{result}")

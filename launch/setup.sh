@@ -263,7 +263,15 @@ parts=(base)
 for flag; do
   case $flag in
     --assets | --gemma | --qwen | --data | --tpu | --gcs | --ray | --dev) add_part "${flag#--}" ;;
-    --all) for part in assets gemma data tpu gcs ray dev; do add_part "$part"; done ;;
+    --all)
+      for part in assets gemma data tpu gcs ray dev; do
+        if [[ $part == tpu && $(uname -sm) != "Linux x86_64" ]]; then
+          say "leaving out tpu: libtpu is there for Linux on x86-64 only"
+        else
+          add_part "$part"
+        fi
+      done
+      ;;
     -h | --help) usage && exit ;;
     *)
       printf 'setup: unknown option %s\n' "$flag" >&2

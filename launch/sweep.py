@@ -6,6 +6,7 @@ import sys
 from absl import flags
 
 from launch import cli
+from pasta_jax.command.console import as_typed
 from pasta_jax.command.flags import folder_of
 from pasta_jax.preference.settings import SweepSettings
 
@@ -26,7 +27,7 @@ def main(settings: SweepSettings) -> None:
 
     stop = StopSignal()
     if settings.executor == "commands":
-        print("\n".join(sweep.commands(settings, workdir, ["python", "-m", "launch.sweep", *sys.argv[1:]])))
+        print(as_typed("\n".join(sweep.commands(settings, workdir, ["python", "-m", "launch.sweep", *sys.argv[1:]]))))
         return
     if settings.executor == "local":  # the devices of the others are those of their workers
         cli.announce_device()

@@ -164,6 +164,7 @@ watch_dry() {
 
 recreate() {
   say "$name is $1: asking for another"
+  failures=0
   delete || true
   create || true
 }

@@ -118,7 +118,8 @@ def _compiling() -> _Compiling:
     import jax.monitoring
 
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    what = f"compiling, kept for later runs in {folder}" if folder else "compiling"
+    is_kept = folder and jax.config.jax_enable_compilation_cache
+    what = f"compiling, kept for later runs in {folder}" if is_kept else "compiling"
     state = _Compiling()
 
     def begin(event: str, *_: float, **__: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pasta_jax.errors import PastaError
 
-TPU_FILES = ("dev/accel*", "dev/vfio/[0-9]*")  # one per chip, by the driver's kind
+TPU_FILES = ("dev/accel[0-9]*", "dev/vfio/[0-9]*")  # one per chip, by the driver's kind
 
 
 def choose(root: Path = Path("/"), quiet: bool = False) -> None:

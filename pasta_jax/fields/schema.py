@@ -9,6 +9,7 @@ import functools
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from pasta_jax.automata import values
 from pasta_jax.automata.automaton import Automaton, either, listed, sequence, texts
@@ -180,9 +181,11 @@ class _Reader:
             refs |= {name}
             found: Any = self._root
             for key in name.removeprefix("#").split("/")[1:] if name.startswith("#") else [None]:
-                found = (
-                    found.get(key.replace("~1", "/").replace("~0", "~")) if key and isinstance(found, dict) else None
-                )
+                key = None if key is None else unquote(key).replace("~1", "/").replace("~0", "~")
+                if isinstance(found, list) and key and key.isdecimal() and int(key) < len(found):
+                    found = found[int(key)]
+                else:
+                    found = found.get(key) if key and isinstance(found, dict) else None
             if not isinstance(found, dict):
                 raise PastaError(f"{place}: $ref {shown(name)}: not in the schema; write #/$defs/NAME")
             schema = both(found, schema, "$ref", place)

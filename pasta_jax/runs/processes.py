@@ -137,7 +137,8 @@ def is_started_by_a_cluster(environment: Mapping[str, str]) -> bool:
 
 def has_tasks(environment: Mapping[str, str]) -> bool:
     """Whether a scheduler says that it has started several processes, or may have."""
-    slurm = int(environment.get("SLURM_NTASKS") or 1) > 1 and "SLURM_PROCID" in environment
+    # A batch script has the variables of a task too, but no step.
+    slurm = int(environment.get("SLURM_NTASKS") or 1) > 1 and "SLURM_STEP_NODELIST" in environment
     kubernetes = "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment
     return slurm or kubernetes
 

@@ -21,7 +21,7 @@ from pasta_jax.serve.choice import Choice, Delta, usage
 from pasta_jax.serve.delivery import CLIENT_LEFT, EventStream, as_json, event, read_whole
 from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
 from pasta_jax.serve.responses import ResponseWriter, in_own_fields, read_response_body
-from pasta_jax.serve.service import Service
+from pasta_jax.serve.service import Made, Service
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.settings import Limits
 from pasta_jax.serve.structured import FieldsChoice, Structure
@@ -75,12 +75,12 @@ POLICY = (
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
     body, before, first = read_body(await content_of(request, service.settings.limits), kind), [], None
-    structure = await asyncio.to_thread(body.structure)
+    structure = await prepared(service, body, body.structure)
     if structured.is_open(body.tools or (), body.tool_choice):
         body, first = await with_tool(service, body, request)
         before = [first.choices]
-        structure = await asyncio.to_thread(body.structure)
-    requests = await asyncio.to_thread(service.requests_for, body, kind, structure)
+        structure = await prepared(service, body, body.structure)
+    requests = await prepared(service, body, service.requests_for, body, kind, structure)
     threads = body.extension.threads
     if structure is None:
         choices = [Choice(service.model.tokenizer.tags, body.stops, threads) for _ in requests]
@@ -96,18 +96,23 @@ async def complete(service: Service, kind: Kind, request: Request) -> Response:
     return await asyncio.to_thread(lambda: as_json(writer.whole(choices)))  # many scores take a while
 
 
+async def prepared(service: Service, body: Body, work: Callable[..., Made], *of: Any) -> Made:
+    """What a part of preparing a request makes, in a thread."""
+    return await (service.preparing(work, *of) if body.has_fields else asyncio.to_thread(work, *of))
+
+
 async def fields_choices(service: Service, structure: Structure, threads: bool, count: int) -> list[FieldsChoice]:
     """Answers of fields; made in a thread, as their automata may not be kept any more."""
-    return await asyncio.to_thread(lambda: [FieldsChoice(structure, service.model, threads) for _ in range(count)])
+    return await service.preparing(lambda: [FieldsChoice(structure, service.model, threads) for _ in range(count)])
 
 
 async def with_tool(service: Service, body: Body, request: Request) -> tuple[Body, Session]:
     """The body with a tool choice that the model made, in a short answer of its own: likeliest name first."""
     service.count_of(body)  # too many are refused before anything is decoded
     several = body.parallel_tool_calls is not False and len(body.tools) > 1
-    picking = await asyncio.to_thread(structured.picking, body.tools, body.tool_choice, several)
+    picking = await service.preparing(structured.picking, body.tools, body.tool_choice, several)
     own = dict(n=1, temperature=0.0, logprobs=None, max_tokens=structured.PICK_TOKENS, max_completion_tokens=None)
-    requests = await asyncio.to_thread(service.requests_for, dataclasses.replace(body, **own), "chat", picking)
+    requests = await service.preparing(service.requests_for, dataclasses.replace(body, **own), "chat", picking)
     [choice] = await fields_choices(service, picking, False, 1)
     session = Session(service, requests, [choice], service.settings.batch_steps)
     await read_whole(request, session, session.read())
@@ -124,8 +129,8 @@ async def respond(service: Service, request: Request) -> Response:
     asked = read_response_body(await content_of(request, service.settings.limits))
     body = asked.as_chat()
     with in_own_fields():
-        structure = await asyncio.to_thread(body.structure)
-        requests = await asyncio.to_thread(service.requests_for, body, "chat", structure)
+        structure = await prepared(service, body, body.structure)
+        requests = await prepared(service, body, service.requests_for, body, "chat", structure)
     if structure is None:
         choice = Choice(service.model.tokenizer.tags, (), threads=True)
     else:
@@ -261,7 +266,8 @@ async def events_of(session: Session, writer: Writer, body: Body) -> AsyncIterat
             choice = session.choices[index]
             pieces = [writer.piece(index, delta, choice) for delta in deltas]
             if choice.ended:
-                pieces.append(await asyncio.to_thread(writer.closing, index, choice))
+                closing = functools.partial(writer.closing, index, choice)  # many scores take a while
+                pieces.append(closing() if body.alternatives is None else await asyncio.to_thread(closing))
             yield b"".join(map(event, pieces))
     except Refusal as refusal:
         yield event(refusal.body())

@@ -54,7 +54,10 @@ class EventStream(StreamingResponse):
 def event(fields: dict[str, Any], name: str = "") -> bytes:
     """One server-sent event."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {compact(fields)}\n\n".encode()
+    data = compact(fields)
+    for code in (0x85, 0x2028, 0x2029):  # of lines' ends, to clients that split as Python does
+        data = data.replace(chr(code), f"\\u{code:04x}")
+    return f"{head}data: {data}\n\n".encode()
 
 
 def as_json(fields: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:

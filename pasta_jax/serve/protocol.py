@@ -166,8 +166,12 @@ class Body:
     @property
     def has_fields(self) -> bool:
         """Whether it asks for an answer of fields."""
-        calls = self.tools and self.tool_choice != "none"
-        return bool(calls or (self.response_format and self.response_format.type != "text"))
+        return bool(self.tools and self.tool_choice != "none") or self.is_formatted
+
+    @property
+    def is_formatted(self) -> bool:
+        """Whether its answer is JSON."""
+        return self.response_format is not None and self.response_format.type != "text"
 
     @property
     def extension(self) -> Extension:
@@ -219,7 +223,7 @@ def read_body(content: bytes, kind: Kind) -> Body:
         raise Refusal("logprobs: true or false here; top_logprobs is their number", param="logprobs")
     if body.top_logprobs and not (body.logprobs and kind == "chat"):
         raise Refusal("top_logprobs: needs logprobs, of chat completions; set it to true", param="top_logprobs")
-    if body.stops and body.has_fields:
+    if body.stops and body.has_fields and (body.is_formatted or body.tool_choice not in (None, "auto")):
         raise Refusal("stop: applies to text, not to fields; leave it out", param="stop")
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     if not body.tools and (named is not None or body.tool_choice == "required"):

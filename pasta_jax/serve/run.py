@@ -1,6 +1,7 @@
 """Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
 
 import dataclasses
+import signal
 import socket
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from pasta_jax.decode.request import Request, template
 from pasta_jax.decode.settings import refuse_idle_drafter
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import Positions
-from pasta_jax.models.sharding import decoding_mesh
+from pasta_jax.models.sharding import decoding_mesh, sharing_rows
 from pasta_jax.progress import doing, quiet, say
 from pasta_jax.serve.app import app_of
 from pasta_jax.serve.guard import Guard, is_loopback
@@ -38,6 +39,7 @@ def template_for(settings: ServeSettings, positions: Positions | None, defaults:
 
 def run(settings: ServeSettings) -> None:
     """Load, compile, serve."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else a container's first process ignores it until it serves
     key, listening = entrance(settings)  # before loading, so that a port in use is known at once
     service, reload = opened(settings)
     app = guarded(app_of(service), service.metrics.responses, key, settings, listening)
@@ -66,7 +68,9 @@ def opened(settings: ServeSettings) -> tuple[Service, Callable[[], None] | None]
             f"set config.model.adapter to '', and add 'own={merged}' to config.adapters to serve it too"
         )
     refuse_idle_drafter(settings.model.drafter, settings.decoding)
-    mesh = decoding_mesh(settings.mesh)
+    mesh, lanes = decoding_mesh(settings.mesh), settings.decoding.lanes
+    if lanes % (devices := sharing_rows(mesh)):
+        raise PastaError(f"config.decoding.lanes={lanes}: {devices} devices divide them; set a multiple of {devices}")
     require_loadable(settings.adapters, mesh)
     model = load(settings.model, only_decoding=True, mesh=mesh)
     own = template_for(settings, model.positions, model.defaults)
@@ -98,13 +102,18 @@ def opened(settings: ServeSettings) -> tuple[Service, Callable[[], None] | None]
     return service, reloader(service, beside, template_with) if beside else None
 
 
+EXPOSED = "x-request-id", "retry-after"  # headers that pages may read
+
+
 def guarded(
     app: ASGIApp, responses: Counter, key: str | None, settings: ServeSettings, listening: socket.socket
 ) -> ASGIApp:
     """The application as clients reach it."""
     app = Guard(app, responses, key, is_loopback(listening.getsockname()[0]), settings)
     if settings.origins:  # browsers ask before they send a page's request, without the key
-        app = CORSMiddleware(app, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"])
+        app = CORSMiddleware(
+            app, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"], expose_headers=EXPOSED
+        )
     return app
 
 

@@ -1,9 +1,14 @@
 """What a server serves: a model, its engine, defaults and limits; from a body to requests for the engine."""
 
+import asyncio
+import contextvars
 import dataclasses
+import functools
 import secrets
 import time
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from pasta_jax.decode.engine import Engine
 from pasta_jax.decode.generate import require_rows, slots_for
@@ -20,6 +25,26 @@ from pasta_jax.tokenizers.tools import RESULT
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled
 
+Made = TypeVar("Made")
+
+
+class Preparing:
+    """Prepares requests of fields in threads of its own: a schema may take seconds, and others don't wait."""
+
+    def __init__(self, most: int):
+        self._most, self._open, self._threads = most, 0, ThreadPoolExecutor(2)
+
+    async def __call__(self, work: Callable[..., Made], *of: Any) -> Made:
+        """What `work` makes; beyond so many at a time, they are refused."""
+        if self._open >= self._most:
+            raise Refusal("too many requests of fields wait; try again later", 429, "queue_full", retry_s=1)
+        self._open += 1
+        try:
+            call = functools.partial(contextvars.copy_context().run, work, *of)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        finally:
+            self._open -= 1
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Service:
@@ -33,6 +58,11 @@ class Service:
     template: Request  # the default of every option
     adapters: dict[str, Request] = dataclasses.field(default_factory=dict)  # by name: templates with an adapter
     created: int = dataclasses.field(default_factory=lambda: int(time.time()))
+
+    @functools.cached_property
+    def preparing(self) -> "Preparing":
+        """What prepares requests of fields."""
+        return Preparing(self.settings.decoding.lanes + self.settings.limits.queue)
 
     def cards(self) -> list[dict[str, Any]]:
         """The model, by itself and with each adapter, as /v1/models lists them."""

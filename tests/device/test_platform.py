@@ -11,6 +11,7 @@ from pasta_jax.errors import PastaError
     ("files", "plugin", "before", "chosen"),
     [
         (["vfio/vfio"], None, None, "cpu"),  # the driver, without a device
+        (["accel/accel0"], None, None, "cpu"),  # of another maker
         (["accel0"], None, None, None),
         (["vfio/0"], None, None, None),
         ([], object(), None, None),
@@ -24,6 +25,7 @@ def test_the_cpu_is_chosen_where_nothing_else_can_be(tmp_path, monkeypatch, file
     monkeypatch.setattr(platform.importlib.util, "find_spec", lambda name: plugin)
     (tmp_path / "dev/vfio").mkdir(parents=True)
     for file in files:
+        (tmp_path / "dev" / file).parent.mkdir(exist_ok=True)
         (tmp_path / "dev" / file).touch()
     platform.choose(tmp_path)
     assert platform.os.environ.get("JAX_PLATFORMS") == chosen

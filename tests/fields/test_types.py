@@ -163,3 +163,15 @@ def test_no_types_are_named():
     ):
         with pytest.raises(PastaError, match=f"fields: .*{match}"):
             schema_of(fields)
+
+
+def test_a_reference_is_a_fragment_of_an_address():
+    """Percent-encoded, and with indices of lists."""
+    defined = {"A B": {"enum": ["x"]}, "a/b": {"anyOf": [{"type": "null"}, {"const": 7}]}}
+    references = {"first": "#/$defs/A%20B", "second": "#/$defs/a~1b/anyOf/1"}
+    properties = {name: {"$ref": reference} for name, reference in references.items()}
+    form = form_of({"type": "object", "properties": properties, "$defs": defined})
+    assert [leaf.about for leaf in form.leaves] == ["one of x", "value"]
+    for wrong in ("#/$defs/a~1b/anyOf/2", "#/$defs/a~1b/anyOf/x", "#/$defs/A B/0"):
+        with pytest.raises(PastaError, match="not in the schema"):
+            form_of({"type": "object", "properties": {"f": {"$ref": wrong}}, "$defs": defined})

@@ -287,10 +287,10 @@ def test_tasks_that_do_not_find_each_other_are_not_independent_runs(monkeypatch,
     ("environment", "found"),
     [
         ({}, False),
-        ({"SLURM_NTASKS": "4"}, False),  # a batch script itself
-        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, True),
-        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, False),
-        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "JAX_PLATFORMS": "cpu"}, False),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, False),  # a batch script itself
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-2]"}, True),
+        ({"SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "a1"}, False),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-2]", "JAX_PLATFORMS": "cpu"}, False),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),  # a pod by itself
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
     ],

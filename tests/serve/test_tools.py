@@ -163,9 +163,10 @@ def test_smollm2_answers_with_what_a_tool_returned():
 def test_text_fields_apply_where_no_function_is_called():
     tools = b'"tools": [{"type": "function", "function": {"name": "f"}}]'
     body = b'{"messages": [{"role": "user", "content": "a"}], %s, "tool_choice": "%s", "stop": "x"}'
-    assert read_body(body % (tools, b"none"), "chat").stops == ("x",)
+    for choice in (b"none", b"auto"):
+        assert read_body(body % (tools, choice), "chat").stops == ("x",)
     with pytest.raises(Refusal, match="applies to text, not to fields"):
-        read_body(body % (tools, b"auto"), "chat")
+        read_body(body % (tools, b"required"), "chat")
 
 
 def test_what_goes_on_with_a_request_has_its_place_and_the_rest_of_its_time():
