@@ -39,7 +39,7 @@ def template_for(settings: ServeSettings, positions: Positions | None, defaults:
 
 def run(settings: ServeSettings) -> None:
     """Load, compile, serve."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else a container's first process ignores it until it serves
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which a container's first process else ignores
     key, listening = entrance(settings)  # before loading, so that a port in use is known at once
     service, reload = opened(settings)
     app = guarded(app_of(service), service.metrics.responses, key, settings, listening)

@@ -26,7 +26,7 @@ from pasta_jax.serve.guard import Guard, host_of, is_loopback
 from pasta_jax.serve.protocol import Body, Refusal, read_body
 from pasta_jax.serve.run import opened
 from pasta_jax.serve.server import bound, key_from
-from pasta_jax.serve.service import Service
+from pasta_jax.serve.service import Preparing, Service
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.settings import Limits, ServeSettings
 from pasta_jax.serve.structured import Function, Tool
@@ -164,6 +164,7 @@ def test_an_answer_that_fails_is_no_client_that_left():
 def test_a_choice_of_function_that_comes_too_late_is_no_mistake_of_the_clients():
     late = Mock(return_value=Mock(expired=True, read=AsyncMock()))
     service = Mock(model=tiny_model(), requests_for=Mock(return_value=[None]), settings=ServeSettings())
+    service.preparing = Preparing(9)
     with patch("pasta_jax.serve.app.Session", late), pytest.raises(Refusal, match="in time") as refused:
         asyncio.run(with_tool(service, TWO_TOOLS, Mock(receive=forever)))
     assert refused.value.status == 503
@@ -172,7 +173,7 @@ def test_a_choice_of_function_that_comes_too_late_is_no_mistake_of_the_clients()
 def test_a_client_that_leaves_while_a_function_is_chosen_cancels_the_choice():
     """Like one that leaves later; nobody is asked for arguments."""
     service = MagicMock(model=tiny_model(), requests_for=Mock(return_value=[None]), settings=ServeSettings())
-    service.engine.submit = Mock(return_value=7)
+    service.engine.submit, service.preparing = Mock(return_value=7), Preparing(9)
     gone = Mock(receive=AsyncMock(side_effect=[{"type": "http.request"}, {"type": "http.disconnect"}]))
     with pytest.raises(ClientDisconnect):
         asyncio.run(with_tool(service, TWO_TOOLS, gone))
