@@ -36,6 +36,13 @@ def test_steps_are_taken_over_what_is_trained(monkeypatch, rank):
     assert report["mfu"] == "unknown"
 
 
+@pytest.mark.parametrize(("adapter", "expected"), [(False, 6 * 3416 + 192), (True, 4 * 3416 + 192)])
+def test_operations_of_a_token_are_those_counted_by_hand(adapter, expected):
+    """Weights: table 384 x 8, query, key and value 12 x 8, out 8 x 4, gate and up 16 x 8, down 8 x 8, three norms of 8.
+    Attention: 3 x 2 x head dimension 4 x length 8."""
+    assert flops_per_token(random_params(TINY, 1), TINY, 8, adapter) == expected
+
+
 def test_operations_are_those_of_active_experts():
     one, four = (
         dataclasses.replace(TINY, experts=experts, active_experts=1, ff=512, mlp_bias=False) for experts in (1, 4)
