@@ -39,8 +39,11 @@ def whole(http: httpx2.Client, path: str, body: dict) -> dict:
 
 
 def events(http: httpx2.Client, path: str, body: dict) -> list[dict]:
-    lines = http.post(path, json=body | {"stream": True}, timeout=120).text.splitlines()
-    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    answer = http.post(path, json=body | {"stream": True}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    found = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert found
+    return found
 
 
 @pytest.mark.parametrize("more", [{"logprobs": True, "top_logprobs": 2}, {"tools": TOOLS, "tool_choice": NAMED}])
