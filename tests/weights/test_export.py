@@ -79,7 +79,13 @@ def test_an_export_whose_tags_are_appended_is_read_back(tmp_path, kind):
     assert tokenizer.tags.base == tokenizer.vocab_size
     export.write(tmp_path / "export", tokenizer)
     tokenizer.save(tmp_path / "export")
-    assert tokenizer_file(tmp_path / "export").name == "tokenizer.model"
+    file = tokenizer_file(tmp_path / "export")
+    assert file.name == "tokenizer.model"
+    back = load_tokenizer(file)
+    assert (back.tags, back.vocab_size) == (tokenizer.tags, tokenizer.vocab_size)
+    assert tokenizer_fingerprint(back) == tokenizer_fingerprint(tokenizer)
+    for text in TEXTS:
+        assert back.encode(text) == tokenizer.encode(text)
 
 
 def test_a_text_begins_without_the_blank_that_its_model_puts_there(tmp_path):
