@@ -290,7 +290,7 @@ def gguf(kind: str, folder: Path) -> float:
     for name in {"embed", "head"} & expected.keys():  # rows of the tags are ours
         params[name] = np.array(model.params[name][: len(expected[name])])
         params[name][tags.base : tags.end] = expected[name][tags.base : tags.end]
-    return max(map(float, jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), params, expected))))
+    return float(np.max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), params, expected))))
 
 
 def kernels(kind: str, folder: Path) -> float:
