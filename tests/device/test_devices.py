@@ -5,15 +5,27 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from pasta_jax.device.devices import CHIPS, share_of_chip
+from pasta_jax.device.devices import Chip, share_of_chip
 from pasta_jax.train.speed import peak_flops
 
 PLACES = ((0, 0, 0), (1, 0, 0))
 
 
-@pytest.mark.parametrize("kind", ["TPU v5 lite", "TPU v5", "TPU v6 lite", "TPU v4"])
-def test_a_device_has_the_figures_of_its_kind(kind):
-    assert share_of_chip([SimpleNamespace(device_kind=kind, coords=place) for place in PLACES]) == CHIPS[kind]
+@pytest.mark.parametrize(
+    ("kind", "figures"),
+    [
+        ("TPU v4", (275, 1200, 32)),
+        ("TPU v5 lite", (197, 800, 16)),
+        ("TPU v5", (459, 2765, 95)),
+        ("TPU v6 lite", (918, 1600, 32)),
+        ("NVIDIA A100-SXM4-40GB", (312, 1555, 40)),
+        ("NVIDIA A100-SXM4-80GB", (312, 2039, 80)),
+        ("NVIDIA H100 80GB HBM3", (989, 3350, 80)),
+        ("NVIDIA H200", (989, 4800, 141)),
+    ],
+)
+def test_a_device_has_the_figures_of_its_kind(kind, figures):
+    assert share_of_chip([SimpleNamespace(device_kind=kind, coords=place) for place in PLACES]) == Chip(*figures)
 
 
 @pytest.mark.parametrize("kind", ["TPU v4 lite", "NVIDIA H100 PCIe", "NVIDIA H200 NVL"])
