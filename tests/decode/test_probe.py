@@ -7,16 +7,19 @@ import jax
 import numpy as np
 import pytest
 
+from pasta_jax.decode import probe
 from pasta_jax.decode.generate import generate
-from pasta_jax.decode.probe import figures_of, well_formed
-from pasta_jax.decode.request import Request
+from pasta_jax.decode.probe import well_formed
+from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
+from pasta_jax.lang.program import Program, Text
 from pasta_jax.models.config import PRESETS
 from pasta_jax.oracle.choice import pick
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.models import random_params, uncached
+from tests.helpers.traces import ENOUGH, PROGRAM, script_of, traced
 
 pytestmark = pytest.mark.usefixtures("few_programs")
 TAGS = ByteTokenizer.tags
@@ -64,10 +67,23 @@ def test_well_formed_answers_equal_the_unmasked_models(tags, temperature, penalt
     assert (tags == 0.0) in outcomes
 
 
-@pytest.mark.slow
-def test_figures_of_answers():
-    figures = figures_of(toy(), answers(), CONFIG)
-    forked = [len(result.trace.closed) > 1 for result in answers()]
-    assert figures["fork_rate"] == np.mean(forked)
-    assert figures["finished"] == np.mean([result.finish_reason == "stop" for result in answers()])
-    assert "promised" not in figures  # no chunk closed itself within two tokens
+def test_figures_of_answers(monkeypatch):
+    """One that joins two of its three chunks, one that is cut off within a chunk, and one without chunks."""
+    texts = [(PROGRAM, ENOUGH), (PROGRAM, 15), (Program((Text("abc"),)), ENOUGH)]
+    traces = [traced(script_of(program), budget=budget)[0] for program, budget in texts]
+    monkeypatch.setattr(probe, "well_formed", lambda model, trace, config: trace is not traces[1])
+    results = [Result(n, "", trace.finish_reason, trace) for n, trace in enumerate(traces)]
+    figures = probe.figures_of(toy(), results, CONFIG)
+    assert figures == pytest.approx(
+        {
+            "fork_rate": 2 / 3,
+            "chunks": (3 + 1 + 0) / 3,
+            "parallelism": (62 / 60 + 6 / 13 + 3 / 3) / 3,
+            "finished": 2 / 3,
+            "well_formed": 2 / 3,
+            "promised": (20 + 10 + 30) / 3,
+            "length": (25 + 14 + 14) / 3,
+            "length_error": (5 + 4 + 16) / 3,
+        }
+    )
+    assert "promised" not in probe.figures_of(toy(), results[1:], CONFIG)  # no chunk closed itself
