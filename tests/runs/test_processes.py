@@ -5,11 +5,13 @@ import json
 import signal
 import socket
 import time
+import unittest.mock
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from configs import annotate as annotate_config
 from pasta_jax.annotate import pipeline as annotate
@@ -69,7 +71,10 @@ def gather(address: str, number: int) -> None:
     mesh = sharding.training_mesh(TrainingMeshSettings(0, 1, True))
     divided = sharding.shard_rows({"x": whole[2 * number : 2 * number + 2]}, mesh)
     assert divided["x"].shape == whole.shape
-    np.testing.assert_array_equal(sharding.gathered(divided)["x"], whole)
+    gather_part = multihost_utils.process_allgather
+    with unittest.mock.patch.object(multihost_utils, "process_allgather", wraps=gather_part) as asked:
+        np.testing.assert_array_equal(sharding.gathered(divided)["x"], whole)
+    assert asked.call_count == len(whole)
 
 
 def start_preference(workdir: Path, model: Path, processes: int) -> list[Forked]:
