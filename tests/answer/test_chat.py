@@ -151,6 +151,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(converse, monkeypatch):
     out, err = converse(KeyboardInterrupt(), "why?", "/trace a.json", "/new", "why?", round_steps=1)
     whole = answer_to(("user", "why?"))
     stopped = out.split("\n", 2)[1]
+    assert stopped
     assert out.endswith(whole + "\n")
     assert out.count(stopped) >= 2
     assert whole.startswith(stopped)
