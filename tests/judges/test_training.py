@@ -163,7 +163,7 @@ def test_its_card_says_what_it_learnt_from(folder, trained):
             f"in the weights that it starts from: {MINE}",
             verdicts.TERMS,
         )
-    assert learnt_from(RewardSettings(str(folder / "mine"))) != (verdicts.TERMS,)
+    assert learnt_from(RewardSettings(str(folder / "mine"))) == (MINE,)
 
 
 def test_a_question_is_judged_by_the_judge_of_its_fold_alone(folder, trained, tmp_path):
