@@ -63,9 +63,11 @@ def test_points_that_exceed_the_context_are_refused():
 
 @pytest.mark.slow
 def test_a_heading_may_be_longer_than_a_prefill_chunk(monkeypatch):
+    expected = decode_points(tiny_model(), [1, 2], [[3] * 20], Rules(), 6, CONFIG)
     monkeypatch.setattr(pooled, "PREFILL_CHUNKS", (16,))
-    written = decode_points(tiny_model(), [1, 2], [[3] * 20], Rules(), 2, CONFIG)
-    assert 0 < len(written.token) <= 2
+    written = decode_points(tiny_model(), [1, 2], [[3] * 20], Rules(), 6, CONFIG)
+    assert 0 < len(written.token) <= 6
+    np.testing.assert_array_equal(written.token, expected.token)
 
 
 @pytest.fixture
