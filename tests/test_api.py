@@ -263,7 +263,9 @@ def test_invalid_prompts_and_options_are_refused_at_the_call(model, prompt, opti
 def test_a_model_that_is_neither_preset_nor_file_is_refused(tmp_path):
     with pytest.raises(pasta.PastaError, match=r"model 'smollm': neither .* presets are .*smollm2_135m"):
         pasta.load_model("smollm")
-    with pytest.raises(pasta.PastaError, match=r"^model gemma_7b: no package ships its weights; set --config\.model\.path="):
+    with pytest.raises(
+        pasta.PastaError, match=r"^model gemma_7b: no package ships its weights; set --config\.model\.path="
+    ):
         pasta.load_model("gemma_7b")
     with pytest.raises(pasta.PastaError, match="model None: expected a preset"):
         pasta.load_model(None)
