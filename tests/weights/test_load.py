@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import time
 from pathlib import Path
 
 import jax
@@ -338,11 +337,9 @@ def test_missing_and_mismatched_models_are_refused(tmp_path):
 
 
 @requires_smollm2
-def test_the_second_start_loads_converted_weights_quickly(monkeypatch):
+def test_the_second_start_loads_converted_weights(monkeypatch):
     monkeypatch.delenv("PASTA_JAX_CACHE")
     load_model("smollm2_135m", "")
     monkeypatch.setattr(load.Files, "read", None)
-    began = time.monotonic()
     load_model("smollm2_135m", "")
     assert list((packages.cache_dir() / "converted").glob("SmolLM2*.safetensors"))
-    print(f"second load: {time.monotonic() - began:.1f} s")
