@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz import __main__
 from tests.fuzz.doors import DOORS
-from tests.fuzz.run import LIMIT_BYTES, LIMIT_S, Tally, fuzz
+from tests.fuzz.run import Tally, fuzz
 
 COUNT = 60
 SLOW = {"checkpoints": 15, "datasets": 20}  # their libraries take long
@@ -23,8 +23,6 @@ def test_mutations_load_or_are_refused_in_one_line(name, third):
     assert tally.failures == []
     assert tally.loaded
     assert tally.refused
-    assert tally.slowest_s < LIMIT_S
-    assert tally.memory < LIMIT_BYTES
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_log(tmp_path, monkeypatch, capsys):
