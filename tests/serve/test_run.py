@@ -61,6 +61,7 @@ def test_a_stream_is_the_answer_in_pieces_as_text_or_as_threads(server):
     whole = server.ask(**body)
     texts = [choice["message"]["content"] for choice in whole["choices"]]
     assert len(set(texts)) == 2  # each answer has its own seed
+    assert any(choice["pasta"]["chunks"] for choice in whole["choices"])
     options = {"stream": True, "stream_options": {"include_usage": True}}
     for own in ({}, {"pasta": {"threads": True}}):
         status, headers, content = server.request("POST", PATH, body | options | own)
