@@ -17,6 +17,19 @@ from tests.helpers.families import CHECKS, IN_GGUF, MOST, VARIANTS, applies, dif
 from tests.helpers.gguf_models import gguf_bytes
 from tests.helpers.requires import requires_dev
 
+# What a config.json must state: of each family but Gemma 3's, which leaves most out; and what some must besides.
+FEWEST = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "sliding_window"}
+NEEDED = FEWEST - {"sliding_window"} | {"num_attention_heads", "max_position_embeddings", "rms_norm_eps", "vocab_size"}
+ALSO = {
+    "ministral3": {"rope_parameters"},
+    "qwen3_moe": {"moe_intermediate_size", "num_experts_per_tok", "num_local_experts"},
+    "olmoe": {"num_experts", "num_experts_per_tok"},
+    "gpt_oss": {"head_dim", "num_experts_per_tok", "num_local_experts", "rope_parameters", "sliding_window"},
+    "olmo3": {"sliding_window"},
+    "gemma2": {"sliding_window"},
+    "gemma4_text": {"sliding_window"},
+}
+
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_programs")
@@ -108,14 +121,16 @@ def test_what_a_file_leaves_out_is_what_transformers_takes_it_for(kind, tmp_path
         return config_file.read_config(tmp_path)[1]
 
     whole = json.loads(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
-    expected = config_of(whole)
+    expected, refused = config_of(whole), set()
     for name in whole:
         try:
             config = config_of({field: value for field, value in whole.items() if field != name})
         except PastaError:
+            refused.add(name)
             continue
         # Another shape is refused with the first tensor.
         assert config == expected or plain_shapes(config) != plain_shapes(expected), name
+    assert refused == (FEWEST if kind == "gemma3_text" else NEEDED | ALSO.get(kind, set()))
 
 
 def test_the_text_half_of_gemma_3_4b_leaves_most_out(tmp_path):
