@@ -57,10 +57,10 @@ def run(
             script = Path(words[0]).stem
             raise PastaError(f"--config={name}: not for launch.{script}; use --config={default_config}:VARIANT")
         rest, config = parse(flags.FLAGS, words, settings)
+        shown, settings = settings, read(config, type(settings))
         if asks_help:
             word = argument and f"[{argument}] " if optional else argument and f"<{argument}> "
-            _print_help(words[0], word, module, settings)
-        settings = read(config, type(settings))
+            _print_help(words[0], word, module, shown)
         return rest
 
     def start(arguments: list[str]) -> None:
