@@ -182,7 +182,7 @@ class _Reader:
             found: Any = self._root
             for key in name.removeprefix("#").split("/")[1:] if name.startswith("#") else [None]:
                 key = None if key is None else unquote(key).replace("~1", "/").replace("~0", "~")
-                if isinstance(found, list) and key and key.isdecimal() and int(key) < len(found):
+                if isinstance(found, list) and key and key.isdecimal() and len(key) < 9 and int(key) < len(found):
                     found = found[int(key)]
                 else:
                     found = found.get(key) if key and isinstance(found, dict) else None
