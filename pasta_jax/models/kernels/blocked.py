@@ -52,10 +52,7 @@ def _block_mask(mask_spec: MaskSpec, q: jax.Array, k: jax.Array) -> jax.Array:
 def _scores(cap: float | None, q_BxQxKxGxD, k_BxSxKxD):
     """Scores [B, K, G, Q, S] in float32, and the slope of the cap at each."""
     scores = jnp.einsum("bqkgd,bskd->bkgqs", q_BxQxKxGxD, k_BxSxKxD, preferred_element_type=jnp.float32)
-    if cap is None:
-        return scores, 1.0
-    tanh = jnp.tanh(scores / cap)
-    return cap * tanh, 1.0 - tanh * tanh
+    return flash_tpu.capped(cap, scores)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -15,7 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pasta_jax.models.mask import HIDDEN, MaskSpec, sees
 
-TILE = 128  # blocks are multiples of it: a TPU stores the last axis in vectors of this length
+TILE = 128  # blocks, and a pool's slots, are multiples of it: a TPU stores the last axis in vectors of this length
 # Memory of a core that a kernel may use. The default of 16 MiB is too small for blocks of 512 and eight heads of 256.
 CORE_BYTES = 48 * 2**20
 
@@ -138,18 +138,18 @@ def _call(kernel, pairs, mask_spec: MaskSpec, inputs, outputs, scratch):
     )(*(jnp.asarray(one, jnp.int32) for one in pairs), mask_spec.window[None], *(array for _, array in inputs))
 
 
-def _dot(a, b, contract: tuple[int, int]):
+def dot(a, b, contract: tuple[int, int]):
+    """The product in float32, contracted over this axis of a and that of b."""
     axes = ((contract[:1], contract[1:]), ((), ()))
     return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
-def _scores(cap: float | None, k_SxD, q_QxD):
-    """Scores [S, Q], and the slope of the cap at each."""
-    scores_SxQ = _dot(k_SxD, q_QxD, (1, 1))
+def capped(cap: float | None, scores):
+    """Scores under the cap, and the slope of the cap at each."""
     if cap is None:
-        return scores_SxQ, 1.0
-    bent_SxQ = jnp.tanh(scores_SxQ / cap)
-    return cap * bent_SxQ, 1.0 - bent_SxQ * bent_SxQ
+        return scores, 1.0
+    bent = jnp.tanh(scores / cap)
+    return cap * bent, 1.0 - bent * bent
 
 
 def _forward_kernel(cap, begin, end, see_SxQ, q, k, v, out, log, highest, total, weighted):
@@ -164,14 +164,14 @@ def _forward_kernel(cap, begin, end, see_SxQ, q, k, v, out, log, highest, total,
     def _():
         for g in groups:
             row = slice(g, g + 1)
-            scores_SxQ = jnp.where(see_SxQ, _scores(cap, k[...], q[g])[0], HIDDEN)
+            scores_SxQ = jnp.where(see_SxQ, capped(cap, dot(k[...], q[g], (1, 1)))[0], HIDDEN)
             before_1xQ = highest[row]
             now_1xQ = jnp.maximum(before_1xQ, jnp.max(scores_SxQ, axis=0, keepdims=True))
             weights_SxQ = jnp.where(see_SxQ, jnp.exp(scores_SxQ - now_1xQ), 0.0)
             rescale_1xQ = jnp.exp(before_1xQ - now_1xQ)
             highest[row] = now_1xQ
             total[row] = total[row] * rescale_1xQ + jnp.sum(weights_SxQ, axis=0, keepdims=True)
-            weighted[g] = weighted[g] * rescale_1xQ + _dot(v[...], weights_SxQ.astype(v.dtype), (1, 0))
+            weighted[g] = weighted[g] * rescale_1xQ + dot(v[...], weights_SxQ.astype(v.dtype), (1, 0))
 
     @pl.when(end)
     def _():
@@ -182,9 +182,9 @@ def _forward_kernel(cap, begin, end, see_SxQ, q, k, v, out, log, highest, total,
 
 def _weights(cap, see_SxQ, q, k, v, d_out, log, delta, g: int):
     """Weights [S, Q], recomputed, and the gradient of the scores before the cap."""
-    scores_SxQ, slope = _scores(cap, k[...], q[g])
+    scores_SxQ, slope = capped(cap, dot(k[...], q[g], (1, 1)))
     weights_SxQ = jnp.where(see_SxQ, jnp.exp(scores_SxQ - log[g : g + 1]), 0.0)
-    d_weights_SxQ = _dot(v[...], d_out[g], (1, 1))
+    d_weights_SxQ = dot(v[...], d_out[g], (1, 1))
     return weights_SxQ, (weights_SxQ * (d_weights_SxQ - delta[g : g + 1]) * slope).astype(k.dtype)
 
 
@@ -199,7 +199,7 @@ def _queries_kernel(cap, begin, end, see_SxQ, *references):
     def _():
         for g in range(sum_dq.shape[0]):
             _, d_scores_SxQ = _weights(cap, see_SxQ, *inputs, g)
-            sum_dq[g] += _dot(k_DxS[...], d_scores_SxQ, (1, 0))
+            sum_dq[g] += dot(k_DxS[...], d_scores_SxQ, (1, 0))
 
     @pl.when(end)
     def _():
@@ -218,8 +218,8 @@ def _keys_kernel(cap, begin, end, see_SxQ, *references):
     def _():
         for g in range(q.shape[0]):
             weights_SxQ, d_scores_SxQ = _weights(cap, see_SxQ, *inputs, g)
-            sum_dk[...] += _dot(d_scores_SxQ, q[g], (1, 0))
-            sum_dv[...] += _dot(weights_SxQ.astype(v.dtype), d_out[g], (1, 0))
+            sum_dk[...] += dot(d_scores_SxQ, q[g], (1, 0))
+            sum_dv[...] += dot(weights_SxQ.astype(v.dtype), d_out[g], (1, 0))
 
     @pl.when(end)
     def _():

@@ -16,11 +16,11 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pasta_jax.lang.structure import Place, visible
 from pasta_jax.models.config import TransformerConfig
+from pasta_jax.models.kernels.flash_tpu import TILE, dot
 from pasta_jax.models.mask import HIDDEN, PoolSpec
 from pasta_jax.models.pool import KV, write_kv
 from pasta_jax.models.sharding import on_each_device
 
-TILE = 128  # slots of a pool are a multiple of it: a TPU stores the last axis in vectors of this length
 LONGEST = 512  # slots of a block, at most: half of a lane's last block is read for nothing, on average
 BLOCK_BYTES = 2**20  # of a block's keys, and of its values; both are in the core twice
 
@@ -43,9 +43,10 @@ def write_and_attend(
     """
     if sinks_KxG is None:
         sinks_KxG = jnp.full(q_BxRxKxGxD.shape[2:4], HIDDEN)
+    of_spec = jax.tree.map(lambda field: ("", "b", "br")[field.ndim], spec)
     return on_each_device(
         functools.partial(_write_and_attend, config),
-        ("brkgd", "brkd", "brkd", ("lbksd", "lbksd"), "x", "br", _axes(spec), "kg"),
+        ("brkgd", "brkd", "brkd", ("lbksd", "lbksd"), "x", "br", of_spec, "kg"),
         ("brkgd", ("lbksd", "lbksd")),
         q_BxRxKxGxD,
         k_BxRxKxD,
@@ -56,10 +57,6 @@ def write_and_attend(
         spec,
         sinks_KxG,
     )
-
-
-def _axes(spec: PoolSpec):
-    return jax.tree.map(lambda field: ("", "b", "br")[field.ndim], spec)
 
 
 def _write_and_attend(config, q_BxRxKxGxD, k_BxRxKxD, v_BxRxKxD, kv, l, slots_BxR, spec: PoolSpec, sinks_KxG):
@@ -108,18 +105,12 @@ def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNxI, slot_Bx4xS, beg
     def at(b, s, first, stop, *_):
         return jnp.maximum(jnp.minimum(first[b] + s, stop[b] - 1), 0)
 
-    def whole(b, s, *_):
-        return b, 0, 0
-
     def in_pool(b, s, first, stop, end, window, l):
         which = at(b, s, first, stop)
         return (l[0], b, 0, 0, which) if transposed else (l[0], b, 0, which, 0)
 
     def per_head(b, s, *_):
         return b, 0, 0, 0
-
-    def per_slot(b, s, first, stop, *_):
-        return b, 0, at(b, s, first, stop)
 
     pool = pl.BlockSpec((None, None, heads, *((size, block) if transposed else (block, size))), in_pool)
     return pl.pallas_call(
@@ -129,8 +120,8 @@ def _attend(cap, q_BxKxNxD, k_LxBxKxSxD, v_LxBxKxSxD, row_BxNxI, slot_Bx4xS, beg
             grid=(lanes, longest),
             in_specs=[
                 pl.BlockSpec((heads, queries, 1), lambda b, s, *_: (0, 0, 0)),
-                pl.BlockSpec((None, *row_BxNxI.shape[1:]), whole),
-                pl.BlockSpec((None, 4, block), per_slot),
+                pl.BlockSpec((None, *row_BxNxI.shape[1:]), lambda b, s, *_: (b, 0, 0)),
+                pl.BlockSpec((None, 4, block), lambda b, s, first, stop, *_: (b, 0, at(b, s, first, stop))),
                 pl.BlockSpec((None, heads, queries, size), per_head),
                 pool,
                 pool,
@@ -158,26 +149,8 @@ def _see(block: int, at, end, window, row_NxI, slot_4xS):
     return visible(present_NxS, Place(*row_place), Place(*slot_place))
 
 
-def _kernel(
-    cap,
-    block,
-    transposed,
-    first,
-    stop,
-    end,
-    window,
-    l,
-    sinks,
-    row_NxI,
-    slot_4xS,
-    q,
-    k,
-    v,
-    out,
-    highest,
-    total,
-    weighted,
-):
+def _kernel(cap, block, transposed, first, stop, end, window, l, *references):
+    sinks, row_NxI, slot_4xS, q, k, v, out, highest, total, weighted = references
     lane, at = pl.program_id(0), pl.program_id(1)
 
     @pl.when(at == 0)
@@ -189,7 +162,7 @@ def _kernel(
     def _():
         see_NxS = _see(block, first[lane] + at, end[lane], window[0], row_NxI, slot_4xS)
         for head in range(k.shape[0]):
-            scores_NxS = _dot(q[head], k[head], 0 if transposed else 1)
+            scores_NxS = dot(q[head], k[head], (1, 0 if transposed else 1))
             if cap is not None:
                 scores_NxS = cap * jnp.tanh(scores_NxS / cap)
             scores_NxS = jnp.where(see_NxS, scores_NxS, HIDDEN)
@@ -197,7 +170,7 @@ def _kernel(
             now_Nx1 = jnp.maximum(before_Nx1, jnp.max(scores_NxS, axis=1, keepdims=True))
             weights_NxS = jnp.where(see_NxS, jnp.exp(scores_NxS - now_Nx1), 0.0)
             rescale_Nx1 = jnp.exp(before_Nx1 - now_Nx1)
-            seen_NxD = _dot(weights_NxS.astype(v.dtype), v[head], 1 if transposed else 0)
+            seen_NxD = dot(weights_NxS.astype(v.dtype), v[head], (1, 1 if transposed else 0))
             highest[head] = now_Nx1
             total[head] = total[head] * rescale_Nx1 + jnp.sum(weights_NxS, axis=1, keepdims=True)
             weighted[head] = weighted[head] * rescale_Nx1 + seen_NxD
@@ -208,8 +181,3 @@ def _kernel(
             sees_any_Nx1 = total[head] > 0
             whole_Nx1 = total[head] + jnp.exp(jnp.where(sees_any_Nx1, sinks[head] - highest[head], HIDDEN))
             out[head] = (weighted[head] / jnp.where(sees_any_Nx1, whole_Nx1, 1.0)).astype(out.dtype)
-
-
-def _dot(a, b, contract: int):
-    """Contracts a's last axis with this axis of b."""
-    return lax.dot_general(a, b, (((1,), (contract,)), ((), ())), preferred_element_type=jnp.float32)
