@@ -13,7 +13,8 @@ from pasta_jax.files.atomic import replacing
 _KINDS = {"f": "F", "i": "I", "u": "U"}
 
 
-def _name(dtype: np.dtype) -> str:
+def name_of(dtype: np.dtype) -> str:
+    """The format's name of an element type."""
     return "BF16" if dtype.name == "bfloat16" else f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}"
 
 
@@ -22,7 +23,7 @@ def write(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) 
     names, header, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), {}, 0
     for name in names:
         begin, end = end, end + tensors[name].nbytes
-        about = {"dtype": _name(tensors[name].dtype), "shape": list(tensors[name].shape)}
+        about = {"dtype": name_of(tensors[name].dtype), "shape": list(tensors[name].shape)}
         header[name] = about | {"data_offsets": [begin, end]}
     text = json.dumps({"__metadata__": metadata} | header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -30,7 +30,7 @@ from pasta_jax.weights import card, config_file, huggingface
 from pasta_jax.weights.family import TRANSFORMERS
 from pasta_jax.weights.lazy import params_of, read_now
 from pasta_jax.weights.load import rows_for, tokenizer_file
-from pasta_jax.weights.prepare import to_device
+from pasta_jax.weights.prepare import on_device
 
 KIND = "ForSequenceClassification"
 FOLDS, REPORT = "folds.json", "report.json"
@@ -158,7 +158,9 @@ def load_reward_model(settings: RewardSettings) -> RewardModel:
         raise PastaError("reward.model: empty; set it to a Hugging Face folder or id")
     folder = hub.local(settings.model)
     raw = read_json(folder / "config.json", dict[str, Any], most=4 * MIB, fix="use a folder in Hugging Face's layout")
-    _refuse_others(raw, folder)
+    kinds = raw.get("architectures")
+    if not (isinstance(kinds, list) and kinds and str(kinds[0]).endswith(KIND)):
+        raise PastaError(f"{folder}: architectures {kinds}: not a reward model; use one that ends in {KIND}")
     with doing(f"loading {settings.model}"):
         family, config, _ = config_file.read_config(folder)
         tokenizer, files = load_tokenizer(tokenizer_file(folder)), huggingface.Files(folder)
@@ -168,11 +170,5 @@ def load_reward_model(settings: RewardSettings) -> RewardModel:
         if head_1xE.shape != (1, config.embed):
             what = f"score.weight has shape {head_1xE.shape}, not (1, {config.embed})"
             raise PastaError(f"{folder}: {what}; use a model with one score")
-        params = to_device(read_now(params_of(files, TRANSFORMERS, family, config, config.vocab)), stacked=True)
+        params = on_device(read_now(params_of(files, TRANSFORMERS, family, config, config.vocab)), stacked=True)
         return RewardModel(config, params, jnp.asarray(head_1xE[0]), tokenizer, settings)
-
-
-def _refuse_others(raw: dict[str, Any], folder: Path) -> None:
-    kinds = raw.get("architectures")
-    if not (isinstance(kinds, list) and kinds and str(kinds[0]).endswith(KIND)):
-        raise PastaError(f"{folder}: architectures {kinds}: not a reward model; use one that ends in {KIND}")

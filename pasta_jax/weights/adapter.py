@@ -130,7 +130,10 @@ def merge(params: Params, adapter: Params, tags: TagIds) -> Params:
         layers = _merge_layer(params["layers"], adapter["layers"], merged=_merge_kernels)
     else:
         layers = map_layers(_merge_layer, params, adapter)
-    return params | {"layers": layers} | _with_tag_rows(params, adapter, tags)
+    at = slice(tags.base, tags.base + NUM_TAGS)
+    new_rows = adapter["tag_rows"].items()
+    tables = {name: params[name].at[at].set(rows.astype(params[name].dtype)) for name, rows in new_rows}
+    return params | {"layers": layers} | tables
 
 
 def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
@@ -160,14 +163,6 @@ def _merge_kernels(kernels: jax.Array, pairs: Params) -> jax.Array:
 
 def _merge_layer(layer: Params, pairs: Params, merged: Callable = _merge_kernel) -> Params:
     return layer | {name: layer[name] | {"kernel": merged(layer[name]["kernel"], pair)} for name, pair in pairs.items()}
-
-
-def _with_tag_rows(params: Params, adapter: Params, tags: TagIds) -> Params:
-    rows = adapter["tag_rows"]
-    return {
-        name: params[name].at[tags.base : tags.base + NUM_TAGS].set(rows[name].astype(params[name].dtype))
-        for name in rows
-    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -28,15 +27,8 @@ from pasta_jax.models.parameters import Params
 from pasta_jax.weights.lazy import Deferred, read_now
 
 _FIX = "convert it again"
-_DTYPES = {
-    "F32": "float32",
-    "U32": "uint32",
-    "I32": "int32",
-    "I8": "int8",
-    "U8": "uint8",
-    "F16": "float16",
-    "BF16": "bfloat16",
-}
+_DTYPES = ("float32", "uint32", "int32", "int8", "uint8", "float16", "bfloat16")
+_DTYPE_OF = {safetensors.name_of(np.dtype(dtype)): dtype for dtype in _DTYPES}
 KEPT_S = 30 * 24 * 3600
 CONVERTER = 6  # raise it when the same file would yield other parameters
 
@@ -60,7 +52,8 @@ def save(path: Path, config: TransformerConfig, params: Params, fingerprint: str
     about = {"config": json.dumps(dataclasses.asdict(config)), "fingerprint": fingerprint}
     sums = json.dumps({name: bit_sum(tensor) for name, tensor in tensors.items()})
     kinds = {name: [leaf.dtype.name, leaf.shape] for name, leaf in tensors.items()}
-    safetensors.write(path, tensors, about | {"arrays": _described(kinds, about["config"]), "sums": sums})
+    described = fingerprints.of_data([about["config"], kinds])  # names, types and sizes, and the configuration
+    safetensors.write(path, tensors, about | {"arrays": described, "sums": sums})
 
 
 def load(path: Path, deferred: bool = False) -> tuple[TransformerConfig, Params, str] | None:
@@ -82,10 +75,10 @@ def _opened(path: Path) -> tuple[TransformerConfig, Params, str]:
     with safe_open(path, framework="numpy") as file:
         about, names = file.metadata() or {}, file.offset_keys()
         slices = {name: file.get_slice(name) for name in names}
-        kinds = {name: [_DTYPES[one.get_dtype()], one.get_shape()] for name, one in slices.items()}
+        kinds = {name: [_DTYPE_OF[one.get_dtype()], one.get_shape()] for name, one in slices.items()}
     config = typed(parse_json(about.get("config", ""), str(path), _FIX), TransformerConfig, str(path), _FIX)
     sums = json.loads(about["sums"])
-    if about["arrays"] != _described(kinds, about["config"]):
+    if about["arrays"] != fingerprints.of_data([about["config"], kinds]):
         raise PastaError(f"{path}: holds other arrays than were written; {_FIX}")
 
     def read(name: str, at: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
@@ -105,11 +98,6 @@ def _opened(path: Path) -> tuple[TransformerConfig, Params, str]:
     params = traverse_util.unflatten_dict(leaves, sep="/")
     layers = tuple(params["layers"][str(l)] for l in range(config.layers))
     return config, params | {"layers": layers}, about["fingerprint"]
-
-
-def _described(kinds: Mapping[str, list], config: str) -> str:
-    """A hash of the arrays' names, types and sizes, and of the configuration."""
-    return fingerprints.of_data([config, kinds])
 
 
 def bit_sum(array: np.ndarray) -> int:

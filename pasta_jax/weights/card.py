@@ -101,16 +101,12 @@ def text(card: Card) -> str:
     if card.training is not None:
         lines += ["## Training", "", *_training(card.training)]
     if card.figures:
-        lines += ["## Figures", "", "| | |", "|---|---|", *(f"| {k} | {_figure(v)} |" for k, v in card.figures.items())]
-        lines += [""]
+        figures = ((k, v if isinstance(v, str) else f"{v:.4g}") for k, v in card.figures.items())
+        lines += ["## Figures", "", "| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in figures), ""]
     limits = card.limits if card.positions is None else (ELSEWHERE, *card.limits)
     limits = limits if is_open else (*limits, CHECK_TERMS)
     lines += ["## Limits", "", *(f"- {limit}" for limit in limits)]
     return "\n".join(lines) + "\n"
-
-
-def _figure(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _nature(card: Card) -> str:

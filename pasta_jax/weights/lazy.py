@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from flax import traverse_util
 from jax.typing import DTypeLike
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files.gguf import GGUF
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import (
     OF_EXPERTS,
@@ -26,6 +26,7 @@ from pasta_jax.models.parameters import (
     plain_shapes,
     table_names,
 )
+from pasta_jax.weights import huggingface
 from pasta_jax.weights.family import TRANSFORMERS, Family
 
 READERS = 8  # arrays read at a time: each has copies of its own
@@ -69,16 +70,7 @@ def read_now(params: Params, dtype: DTypeLike | None = None) -> Params:
         return jax.tree.map(lambda one: one.result(), reading)
 
 
-class Tensors(Protocol):
-    """A model's tensors in its files."""
-
-    path: Path
-
-    def read(self, name: str) -> np.ndarray:
-        """One tensor as float32."""
-
-    def rows(self, name: str, index: np.ndarray) -> np.ndarray:
-        """Rows of one matrix as float32."""
+Tensors = huggingface.Files | GGUF  # a model's tensors in its files, as float32
 
 
 def params_of(files: Tensors, column: int, family: Family, config: TransformerConfig, vocab: int) -> Params:

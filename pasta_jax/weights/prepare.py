@@ -31,42 +31,27 @@ def platform_dtype() -> DTypeLike:
 
 
 def on_device(
-    model: Model,
-    dtype: DTypeLike | None = None,
-    stacked: bool | None = None,
-    only_decoding: bool = False,
-    kernel: bool = True,
-    mesh: Mesh | None = None,
-) -> Model:
-    """The model that `read_model` read, with its weights on the device, or in their shards on the devices of a mesh.
-
-    By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and stacked
-    elsewhere. With `only_decoding`, matrices are laid out for fast products with a few rows, and the model can't be
-    trained or exported. On the CPU, our own kernel then multiplies in float32 where it can.
-    """
-    if mesh is None:
-        return dataclasses.replace(model, params=to_device(model.params, dtype, stacked, only_decoding, kernel))
-    if dtype == CODED:
-        decodes_codes(CODED, only_decoding, kernel, mesh)
-    dtype = platform_dtype() if dtype is None else dtype
-    stacked = jax.default_backend() != "cpu" if stacked is None else stacked
-    return dataclasses.replace(model, params=place(model.params, mesh, dtype, stacked))
-
-
-def to_device(
     params: Params,
     dtype: DTypeLike | None = None,
     stacked: bool | None = None,
     only_decoding: bool = False,
     kernel: bool = True,
+    mesh: Mesh | None = None,
 ) -> Params:
-    """Unrolled host parameters as device arrays; see `on_device`."""
+    """The parameters of a model that `read_model` read, on the device, or in their shards on the devices of a mesh.
+
+    By default, dtype and layer layout are the platform's: float32 and unrolled on the CPU, bfloat16 and stacked
+    elsewhere. With `only_decoding`, matrices are laid out for fast products with a few rows, and the model can't be
+    trained or exported. On the CPU, our own kernel then multiplies in float32 where it can.
+    """
     if uses_kernels(params):
         return on_large_pages(params)
-    coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel)
+    coded = dtype == CODED and decodes_codes(CODED, only_decoding, kernel, mesh)
     dtype = jnp.dtype(platform_dtype() if dtype is None or dtype == CODED else dtype)
     on_cpu = jax.default_backend() == "cpu"
     stacked = not on_cpu if stacked is None else stacked
+    if mesh is not None:
+        return place(params, mesh, dtype, stacked)
     if not on_cpu:
         params = read_now(params, dtype)  # rounded here, each array by itself: a stack is slow, and twice as large
     if stacked:

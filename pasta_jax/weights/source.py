@@ -56,8 +56,8 @@ def load(
         if source.adapter:
             model = _with_adapter(model, folder_of(source.adapter))
         model, dtype = _with_positions(model, source), None if dtype in ("auto", "platform", BLOCKS) else dtype
-        model = on_device(model, dtype, stacked, only_decoding, source.kernel, mesh)
-        model = dataclasses.replace(model, params=with_bits(model.params, source.bits))
+        params = on_device(model.params, dtype, stacked, only_decoding, source.kernel, mesh)
+        model = dataclasses.replace(model, params=with_bits(params, source.bits))
         return with_drafter(model, folder_of(source.drafter)) if source.drafter and only_decoding else model
 
 
@@ -103,8 +103,10 @@ def load_base(source: ModelSource, stacked: bool | None = None, mesh: Mesh | Non
         if not source.adapter:
             model = _with_positions(model, source)
         if is_narrow:
-            return dataclasses.replace(model, params=on_large_pages(narrow(model.params)))
-        return on_device(model, None, stacked, mesh=mesh)
+            params = on_large_pages(narrow(model.params))
+        else:
+            params = on_device(model.params, None, stacked, mesh=mesh)
+        return dataclasses.replace(model, params=params)
 
 
 def load_with_adapter(

@@ -1,5 +1,7 @@
 """A model as it is read and then laid out, in one call."""
 
+import dataclasses
+
 from jax.typing import DTypeLike
 
 from pasta_jax.weights.load import read_model
@@ -12,4 +14,5 @@ def load_model(
 ) -> Model:
     """`read_model`, then `on_device`."""
     model = read_model(preset, path, blocks=dtype == BLOCKS and decodes_codes(BLOCKS, only_decoding))
-    return on_device(model, None if dtype == BLOCKS else dtype, stacked, only_decoding)
+    params = on_device(model.params, None if dtype == BLOCKS else dtype, stacked, only_decoding)
+    return dataclasses.replace(model, params=params)
