@@ -147,15 +147,11 @@ def _problem(seed: int, number: int, level: Level) -> Problem:
     random = np.random.default_rng([seed, number])
     while True:
         instruction, lines, has_ends = _draw(random, level)
-        if _is_held_out(instruction) == (seed == HELD_OUT):
+        is_held_out = hashlib.sha256(instruction.encode()).digest()[0] % 8 == 0  # one in eight is for evaluation
+        if is_held_out == (seed == HELD_OUT):
             break
     style = STYLES[_pick(random, level.styles)]
     return Problem(instruction, lines, has_ends, style, _annotate(lines, has_ends, style))
-
-
-def _is_held_out(instruction: str) -> bool:
-    """Whether an instruction is for evaluation: one in eight, by its hash."""
-    return hashlib.sha256(instruction.encode()).digest()[0] % 8 == 0
 
 
 def _draw(random: np.random.Generator, level: Level) -> tuple[str, tuple[str, ...], bool]:

@@ -23,7 +23,8 @@ def toy_tokenizer() -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.model"
         symbols = [*_words(), *MARKS, *(f"<unused{n}>" for n in range(NUM_TAGS))]
-        path.write_bytes(train(_lines(), symbols, vocab_size=VOCAB))
+        lines = [*WORDS, *RINGS, ENDS_REQUEST]  # every letter of the other pieces, often enough to be learnt
+        path.write_bytes(train(lines, symbols, vocab_size=VOCAB))
         return load_tokenizer(path)
 
 
@@ -53,8 +54,3 @@ def _words() -> list[str]:
     starts = [*RINGS, "ends", "user", "model", *ENDS_REQUEST.split()[:1]]
     spaced = [*RINGS, *WORDS, *(word.capitalize() for word in WORDS), *counts, *ENDS_REQUEST.split()[1:]]
     return ["\n", "▁", *starts, *(f"▁{word}" for word in spaced)]
-
-
-def _lines() -> list[str]:
-    """The training text of the remaining pieces: every letter, often enough to be learnt."""
-    return [*WORDS, *RINGS, ENDS_REQUEST]
