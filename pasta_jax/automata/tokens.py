@@ -47,7 +47,8 @@ def over_tokens(automaton: Automaton, pieces: Pieces, starts: Sequence[bytes] = 
     next quote. Otherwise a model that writes '",' as one token would have to go on with the string.
     """
     whole = _with_tail(pruned(automaton))
-    done = whole.accepts & (_core(whole) < 0).all(axis=1)
+    in_value = (whole.next >= 0) & (whole.next < whole.states - TAIL)  # the states of the tail are the last ones
+    done = whole.accepts & ~in_value.any(axis=1)
     begins = [whole.walk(text) for text in starts]
     table, number, ends_ok = whole.next, {}, np.ones(whole.states, bool)
     masks: list[np.ndarray] = []
@@ -68,10 +69,8 @@ def over_tokens(automaton: Automaton, pieces: Pieces, starts: Sequence[bytes] = 
         raise PastaError(f"needs more than {MOST_MASKS:,} masks; make it simpler")
     stacked = np.stack(masks or [np.zeros(pieces.size // 32, np.uint32)])
     arrays = (table.astype(np.int16), mask_of, stacked, done, whole.kind, whole.least, whole.most)
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return TokenAutomaton(*arrays, key=digest.hexdigest())
+    key = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    return TokenAutomaton(*arrays, key=key)
 
 
 def joined(automata: Sequence[TokenAutomaton]) -> tuple[TokenAutomaton, list[int]]:
@@ -92,11 +91,6 @@ def joined(automata: Sequence[TokenAutomaton]) -> tuple[TokenAutomaton, list[int
     columns["next"] = columns["next"].astype(np.int16)
     whole = TokenAutomaton(**columns, key=" ".join(first))
     return whole, [first[automaton.key] for automaton in automata]
-
-
-def _core(whole: Automaton) -> np.ndarray:
-    """The transitions within the value: without those to the tail, whose states are the last ones."""
-    return np.where(whole.next < whole.states - TAIL, whole.next, -1)
 
 
 def _with_tail(value: Automaton) -> Automaton:

@@ -132,7 +132,7 @@ class _Reader:
         return Form(tuple(self._leaves), tuple(self._around))
 
     def _read(self, schema: Any, path: tuple[str, ...], depth: int, refs: frozenset[str]) -> None:
-        place = _place(path)
+        place = ".".join(("schema", *path))
         schema, refs = self._resolved(schema, place, refs)
         _check_depth(depth, place)
         if schema.get("type") == "object" and not {"enum", "const"} & schema.keys():
@@ -307,7 +307,3 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 def _check_depth(depth: int, place: str) -> None:
     if depth > DEEPEST:
         raise PastaError(f"{place}: more than {DEEPEST} levels deep; flatten it")
-
-
-def _place(path: tuple[str, ...]) -> str:
-    return ".".join(("schema", *path))

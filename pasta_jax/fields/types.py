@@ -19,16 +19,12 @@ def _are_types(value: Any) -> bool:
     return all(isinstance(kind, str) and kind in KEYWORDS for kind in kinds)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 # What makes a mapping a schema, and what it must be there: a field may have the same name.
 _MARKS: dict[str, Callable[[Any], bool]] = {
     "type": _are_types,
     "properties": lambda value: isinstance(value, Mapping),
     "$ref": lambda value: isinstance(value, str),
-    **dict.fromkeys(("anyOf", "oneOf", "allOf", "enum"), _is_list),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "enum"), lambda value: isinstance(value, list)),
     "const": lambda value: True,
 }
 # With a time zone, as formats have them; to msgspec, those that may lack it are any text.
