@@ -17,34 +17,18 @@ PER_STEP = (0.5, 0.75, 0.9, 0.99, 1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8)  # without t
 TOKENS = STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
-class _OfEngine(Collector):
-    """What the engine counts itself, read when it is asked for."""
-
-    def __init__(self, engine: Engine):
-        self._engine = engine
-
-    def collect(self) -> Iterator[Metric]:
-        load = self._engine.load
-        yield GaugeMetricFamily("pasta_queue", "Requests that wait for a lane", load.waiting)
-        yield GaugeMetricFamily("pasta_lanes", "Requests that can be decoded at a time", load.lanes)
-        yield GaugeMetricFamily("pasta_lanes_in_use", "Requests that are decoded now", load.running)
-        yield GaugeMetricFamily("pasta_tokens_per_second", "Tokens decoded, in the last seconds of work", load.rate)
-        yield CounterMetricFamily("pasta_tokens", "Tokens decoded, tags included", load.tokens)
-        yield CounterMetricFamily("pasta_rounds", "Rounds of the device loop", load.rounds)
-        yield CounterMetricFamily("pasta_busy_seconds", "Seconds spent in rounds", load.busy_s)
-
-
 def responses(registry: CollectorRegistry) -> Counter:
     """The counter of responses."""
     return Counter("pasta_requests", "Responses by path and status", ("path", "status"), registry=registry)
 
 
-class Metrics:
+class Metrics(Collector):
     """The counters and histograms of one server."""
 
     def __init__(self, engine: Engine):
         self._registry = registry = CollectorRegistry()
-        registry.register(_OfEngine(engine))
+        self._engine = engine
+        registry.register(self)
         counter = functools.partial(Counter, registry=registry)
         histogram = functools.partial(Histogram, registry=registry)
         self.responses = responses(registry)
@@ -70,6 +54,17 @@ class Metrics:
         self.forks_refused = counter("pasta_forks_refused", refused)
         per_step = "Text tokens of an answer over its steps"
         self.per_step = histogram("pasta_text_tokens_per_step", per_step, buckets=PER_STEP)
+
+    def collect(self) -> Iterator[Metric]:
+        """What the engine counts itself, read when it is asked for."""
+        load = self._engine.load
+        yield GaugeMetricFamily("pasta_queue", "Requests that wait for a lane", load.waiting)
+        yield GaugeMetricFamily("pasta_lanes", "Requests that can be decoded at a time", load.lanes)
+        yield GaugeMetricFamily("pasta_lanes_in_use", "Requests that are decoded now", load.running)
+        yield GaugeMetricFamily("pasta_tokens_per_second", "Tokens decoded, in the last seconds of work", load.rate)
+        yield CounterMetricFamily("pasta_tokens", "Tokens decoded, tags included", load.tokens)
+        yield CounterMetricFamily("pasta_rounds", "Rounds of the device loop", load.rounds)
+        yield CounterMetricFamily("pasta_busy_seconds", "Seconds spent in rounds", load.busy_s)
 
     def answer(self, result: Result, finish: str, seconds: float) -> None:
         """Count a finished answer."""
