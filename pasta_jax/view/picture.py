@@ -245,7 +245,7 @@ def _answer(trace: Trace) -> tuple[str, float]:
     columns = int((WIDTH + 2 * MARGIN - 48) / advance)
     lines: list[list[Character]] = [[]]
     for word in _words(trace, columns):
-        if word[0].text == "\n" or sum(map(_cells, (*lines[-1], *word))) > columns:
+        if word[0].text == "\n" or sum(cells(character.text) for character in (*lines[-1], *word)) > columns:
             while lines[-1] and lines[-1][-1].text == " ":
                 lines[-1].pop()
             lines.append([])
@@ -260,7 +260,7 @@ def _answer(trace: Trace) -> tuple[str, float]:
             blank = len(own) - len("".join(character.text for character in own).lstrip())
             for style, group in itertools.groupby(own, key=lambda character: character.style):
                 piece = list(group)
-                wide = sum(map(_cells, piece))
+                wide = sum(cells(character.text) for character in piece)
                 place = f'x="{column * advance:.1f}" y="{y + 16:g}" textLength="{wide * advance:.1f}"'
                 text = markup("".join(character.text for character in piece))
                 pieces.append(f'<text class="{_text_class(style)}" {place} xml:space="preserve">{text}</text>')
@@ -279,10 +279,6 @@ class Character:
     thread: int
     text: str
     style: Style
-
-
-def _cells(character: Character) -> int:
-    return cells(character.text)
 
 
 def _text_class(style: Style) -> str:
