@@ -70,14 +70,9 @@ def verify(
     path = clock(ids, tokenizer.tags, 0).critical_path
     marks = scan(np.asarray(ids, np.int32), tokenizer.tags)
     return Record(
-        id=pair.id,
-        source=pair.source,
-        origin=pair.origin,
+        **vars(pair),
         license=license_of(pair.source),
         split=split,
-        system=pair.system,
-        instruction=pair.instruction,
-        response=pair.response,
         program=program.render(),
         annotator=annotator,
         evidence=answer.get("evidence"),

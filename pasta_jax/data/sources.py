@@ -199,11 +199,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=256):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"record {number}", row
+            rows = (row for batch in file.iter_batches(batch_size=256) for row in batch.to_pylist())
+            yield from ((f"record {number}", row) for number, row in enumerate(rows, start=1))
     except (pyarrow.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise PastaError(f"{path}: not a readable Parquet file ({reason}); write it again") from None

@@ -10,10 +10,7 @@ from typing import Any
 
 def of_texts(texts: Iterable[str]) -> str:
     """Hash texts in order."""
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()[:16]
+    return of_bytes(text.encode() + b"\0" for text in texts)
 
 
 def of_bytes(parts: Iterable[bytes]) -> str:
