@@ -60,12 +60,6 @@ def decay_mask(trainable: Params) -> Params:
 
 def new_optimizer(settings: OptimizerSettings, steps: int) -> optax.GradientTransformation:
     """Clip, then AdamW. No injected learning rate: optax would take the mask for a schedule and decay nothing."""
-    adamw = optax.adamw(
-        schedule(settings, steps),
-        b1=settings.b1,
-        b2=settings.b2,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        mask=decay_mask,
-    )
+    rate, decay = schedule(settings, steps), settings.weight_decay
+    adamw = optax.adamw(rate, settings.b1, settings.b2, settings.eps, weight_decay=decay, mask=decay_mask)
     return optax.chain(optax.clip_by_global_norm(settings.clip), adamw)
