@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,11 +52,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, monkeypatch):
     for folder, message in (("file", "is a file; choose a folder"), ("file/below", "Not a directory; choose")):
         with pytest.raises(PastaError, match=f"{folder}: {message}"), claim(tmp_path / folder):
             pytest.fail("not a folder")
-
-    def full(*_):
-        raise error_of(errno.ENOSPC)
-
-    monkeypatch.setattr(lock.Path, "write_text", full)
+    monkeypatch.setattr(lock.Path, "write_text", Mock(side_effect=error_of(errno.ENOSPC)))
     refused = pytest.raises(PastaError, match=r"run: No space left on device; choose a writable folder on a disk with")
     with refused, claim(tmp_path / "run"):
         pytest.fail("cannot be written")
@@ -71,13 +68,9 @@ def test_a_disk_that_fills_up_is_one_line_and_other_errors_pass(tmp_path: Path):
         except OSError as cause:
             raise RuntimeError("save failed") from cause
 
-    def full() -> None:
-        raise error_of(errno.ENOSPC)
-
-    def in_a_message() -> None:
-        raise ValueError("RESOURCE_EXHAUSTED: [OS error 28: ENOSPC No space left on device]")  # as TensorStore's
-
-    for work in (full, wrapped, in_a_message):
+    full = Mock(side_effect=error_of(errno.ENOSPC))
+    in_a_message = ValueError("RESOURCE_EXHAUSTED: [OS error 28: ENOSPC No space left on device]")  # as TensorStore's
+    for work in (full, wrapped, Mock(side_effect=in_a_message)):
         with pytest.raises(PastaError, match="the disk is full; free some space and rerun"), claim(tmp_path):
             work()
     with pytest.raises(FileNotFoundError), claim(tmp_path):

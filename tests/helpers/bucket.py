@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import fsspec
 from etils.epath import backend
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import _registry
@@ -14,10 +13,10 @@ def address_to_path(root: Path, address: str) -> str:
     return str(root / str(address).removeprefix("gs://").strip("/"))
 
 
-def file_system(root: Path) -> type[fsspec.AbstractFileSystem]:
-    """The class that fsspec uses for gs://, in place of gcsfs. As on an object store, folders need not be created."""
+def install(monkeypatch, root: Path) -> None:
+    """Use it until the test ends."""
 
-    class Bucket(LocalFileSystem):
+    class Bucket(LocalFileSystem):  # in place of gcsfs; as on an object store, folders need not be created
         protocol = ("gs", "gcs")
         cachable = False
 
@@ -34,17 +33,9 @@ def file_system(root: Path) -> type[fsspec.AbstractFileSystem]:
         def glob(self, path, **options):
             return [found.removeprefix(f"{root}/") for found in super().glob(self._strip_protocol(path), **options)]
 
-    return Bucket
-
-
-def install(monkeypatch, root: Path) -> None:
-    """Use it until the test ends."""
-    files = file_system(root)
-    monkeypatch.setitem(_registry, "gcs", files)
-    monkeypatch.setattr(backend.fsspec_backend, "_get_filesystem", lambda name: files())
-
-    def kvstore(address: str) -> dict[str, str]:
-        return {"driver": "file", "path": address_to_path(root, address)}
-
-    monkeypatch.setattr(gcs_utils, "get_kvstore_for_gcs", kvstore)
+    monkeypatch.setitem(_registry, "gcs", Bucket)
+    monkeypatch.setattr(backend.fsspec_backend, "_get_filesystem", lambda name: Bucket())
+    monkeypatch.setattr(
+        gcs_utils, "get_kvstore_for_gcs", lambda address: {"driver": "file", "path": address_to_path(root, address)}
+    )
     monkeypatch.setattr(gcs_utils, "is_hierarchical_namespace_enabled", lambda path: False)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -91,12 +92,8 @@ def test_a_request_whose_replica_is_lost_is_sent_once_to_each_other():
     assert (answer.status_code, answer.json()) == (200, BODY)
     assert sorted(seen) == [0, 1, 2]
 
-    def lost(number: int, request: httpx2.Request) -> httpx2.Response:
-        raise httpx2.RemoteProtocolError("")
-
-    def refused(number: int, request: httpx2.Request) -> httpx2.Response:
-        raise httpx2.ConnectError("")
-
+    lost = Mock(side_effect=httpx2.RemoteProtocolError(""))
+    refused = Mock(side_effect=httpx2.ConnectError(""))
     for broken, code, count in ((lost, "replica_lost", 3), (refused, "no_replica", 0)):
         answer, metrics = ask(broken, ("POST", "/v1/chat/completions", BODY), ("GET", "/metrics", None))
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
