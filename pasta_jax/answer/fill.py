@@ -155,18 +155,9 @@ def depends_on(settings: FillSettings, model: Model, form: Form, prompts: Sequen
 
 
 def _record(prompts: Sequence[Prompt], index: int, filled: Filled, model: Model) -> FillRecord:
-    return FillRecord(
-        index=index,
-        prompt=prompts[index].text,
-        value=filled.value,
-        incomplete=filled.incomplete,
-        model=model.name,
-        prompt_tokens=filled.prompt_tokens,
-        tokens=filled.tokens,
-        steps=filled.steps,
-        prefill_ms=round(filled.prefill_ms, 3),
-        decode_ms=round(filled.decode_ms, 3),
-    )
+    same = {name: getattr(filled, name) for name in ("value", "incomplete", "prompt_tokens", "tokens", "steps")}
+    times = {name: round(getattr(filled, name), 3) for name in ("prefill_ms", "decode_ms")}
+    return FillRecord(index=index, prompt=prompts[index].text, model=model.name, **same, **times)
 
 
 def require_two(schema: Path | None, prompts_file: Path | None) -> tuple[Path, Path]:
