@@ -48,7 +48,9 @@ def choose(settings: PromptsSettings, fits: Callable[[str], bool] = lambda _: Tr
     """The prompts that the settings describe: by the hash of their text, so that the choice is always the same."""
     ours = [] if settings.file else in_parts()
     given = _of_file(settings.file) if settings.file else _packaged(settings)
-    reserved, listed = Near(_reserved()), set(ours)
+    # The prompts of the evaluation sets that are installed, and ours that nothing is to be trained on.
+    reserved = Near(chain(no_fork(), sources.evaluation_prompts(filter(_is_there, sources.EVALUATION))))
+    listed = set(ours)
     # One of several with the same words: another would be learnt from where this one is held out.
     short = [text for text in [*ours, *given] if fits(text)]
     unreserved = [text for text in reversed(short) if text not in reserved]
@@ -113,11 +115,6 @@ def _packaged(settings: PromptsSettings) -> list[str]:
         pairs = (pair for pair in sources.read(name) if isinstance(pair, Pair))
         found += [pair.instruction for pair in pairs if len(pair.instruction.split()) <= MOST_WORDS]
     return found
-
-
-def _reserved() -> chain[str]:
-    """The prompts of the evaluation sets that are installed, and ours that nothing is to be trained on."""
-    return chain(no_fork(), sources.evaluation_prompts(filter(_is_there, sources.EVALUATION)))
 
 
 def _is_there(name: str) -> bool:
