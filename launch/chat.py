@@ -16,14 +16,7 @@ def main(settings: DecodeSettings) -> None:
 
     from pasta_jax.answer import chat  # imports JAX: after the flags, so that --help starts quickly
 
-    chat.run(settings, input if sys.stdin.isatty() else read_line)
-
-
-def read_line(_: str) -> str:
-    """A line of a pipe or a file, without a prompt."""
-    if not (line := sys.stdin.readline()):
-        raise EOFError
-    return line
+    chat.run(settings, input if sys.stdin.isatty() else lambda _: input())
 
 
 if __name__ == "__main__":
