@@ -181,7 +181,8 @@ def _train(
         every=Intervals(log=10, held_out=0, probe=0, save=settings.save),
     )
     state = new_state(trained, optimizer, train.seed)
-    about = provenance(compared, _fingerprint(pairs), None, model.fingerprint)
+    fingerprint = fingerprints.of_bytes([repr(pairs).encode("utf-8", "surrogatepass")])
+    about = provenance(compared, fingerprint, None, model.fingerprint)
     # Not before: settings that are refused would make the corrected ones another run's.
     run_config.write(folder.parent, compared)
     write_json(folder.parent / FOLDS, dataclasses.asdict(Folds(settings.folds, "words")))
@@ -315,7 +316,3 @@ def _ranking(
     if len(ours) < 3 or any(len(set(of)) < 2 for of in rates):  # equal ones have no ranks, and no correlation
         return None, len(ours)
     return float(scipy.stats.spearmanr(*rates).statistic), len(ours)
-
-
-def _fingerprint(pairs: Sequence[JudgedAnswers]) -> str:
-    return fingerprints.of_bytes([repr(pairs).encode("utf-8", "surrogatepass")])
