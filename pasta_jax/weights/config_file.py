@@ -14,7 +14,16 @@ from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.config import Experts, Rows, Size, TransformerConfig
 from pasta_jax.weights import families
 from pasta_jax.weights.family import FIELD_NAMES, SHAPE, TRANSFORMERS, Family, stated_in
-from pasta_jax.weights.rope_file import FIX, RopeFields, RopesFields, original_context, rope_of, scaling_in, scaling_of
+from pasta_jax.weights.rope_file import (
+    FIX,
+    RopeFields,
+    RopesFields,
+    original_context,
+    require_one_reading,
+    rope_of,
+    scaling_in,
+    scaling_of,
+)
 
 SECTION = "pasta_jax"  # our key in config.json
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu"}  # Gemma 1 means the second by the last
@@ -105,7 +114,10 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
     kind = typed(raw, _Kind, str(path), FIX).model_type
     family = families.of_file(TRANSFORMERS, kind, path, "model_type")
     file = typed(family.implied | raw, _File, str(path), FIX)
+    require_one_reading(file, family.options, bool(raw.get("rope_scaling")), path)
     rope, fields = rope_of(file, path), {"vocab": file.vocab_size}
+    if "share" in rope and "share" not in family.options:
+        raise PastaError(f"{path}: unsupported partial_rotary_factor of a {kind} model; use a model without")
     fields["rope"], fields["context"] = rope, _context(file)
     for key, ours in (("attention_bias", ("qkv_bias", "out_bias")), ("mlp_bias", ("mlp_bias",))):
         is_option, value = set(ours) <= set(family.options), getattr(file, key)

@@ -121,7 +121,14 @@ FAMILIES = (
         {"rope_theta": 500_000.0},
         WITH_POST_NORMS,
     ),
-    Family(("phi3", "phi3"), "Phi3ForCausalLM", _SILU, ("window", "share"), layer=FUSED),
+    Family(
+        ("phi3", "phi3"),
+        "Phi3ForCausalLM",
+        _SILU,
+        ("window", "share"),
+        implied={"original_max_position_embeddings": 4096},
+        layer=FUSED,
+    ),
     Family(("gemma", "gemma"), "GemmaForCausalLM", _GEMMA, norm_offset=1.0),
     Family(
         ("gemma2", "gemma2"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -56,8 +57,9 @@ class Stated(Protocol):
 
 
 def original_context(file: Stated, scaling: RopeFields) -> int | None:
-    """The longest position before a scaling of positions."""
-    return scaling.original_max_position_embeddings or file.original_max_position_embeddings
+    """The longest position before a scaling of positions; Phi 3's stands beside the scaling, others' in it."""
+    inner, outer = scaling.original_max_position_embeddings, file.original_max_position_embeddings
+    return (outer or inner) if scaling.short_factor is not None else (inner or outer)
 
 
 def scaling_in(file: Stated) -> tuple[RopeFields, RopeFields]:
@@ -66,6 +68,31 @@ def scaling_in(file: Stated) -> tuple[RopeFields, RopeFields]:
     nested = parameters.full_attention or parameters.sliding_attention
     whole = (parameters.full_attention or RopeFields()) if nested else parameters
     return whole, whole if whole.rope_type or whole.type else (file.rope_scaling or RopeFields())
+
+
+def _kind(fields: RopeFields) -> str:
+    return fields.rope_type or fields.type or "default"
+
+
+def require_one_reading(file: Stated, options: Collection[str], has_older: bool, path: Path) -> None:
+    """Refuse what `transformers` reads otherwise; `has_older`: the file itself states rope_scaling."""
+    whole, scaling = scaling_in(file)
+    older, parameters = file.rope_scaling, file.rope_parameters or RopesFields()
+    if has_older and older and scaling is whole:
+        names = {field.name for field in dataclasses.fields(RopeFields)} - {"rope_type", "type"}
+        names -= {name for name in ("rope_theta", "partial_rotary_factor") if getattr(older, name) is None}
+        if _kind(older) != _kind(whole) or any(getattr(older, name) != getattr(whole, name) for name in names):
+            raise PastaError(f"{path}: rope_scaling and rope_parameters differ; delete the one that isn't the model's")
+    if "local_rope" in options:
+        own = parameters.sliding_attention
+        if own and _kind(own) != "default":
+            key = "rope_parameters.sliding_attention.rope_type"
+            raise PastaError(f"{path}: unsupported {key} {_kind(own)!r}; use a model whose local layers are unscaled")
+        if not own and not parameters.full_attention and _kind(parameters) != "default":
+            raise PastaError(
+                f"{path}: rope_parameters.rope_type {_kind(parameters)!r} of no kind of layers; "
+                "state it in rope_parameters.full_attention"
+            )
 
 
 def rope_of(file: Stated, path: Path) -> dict[str, Any]:
@@ -82,7 +109,7 @@ def rope_of(file: Stated, path: Path) -> dict[str, Any]:
             raise PastaError(f"{path}: rope scaling without {key}; {FIX}")
         return value
 
-    kind = scaling.rope_type or scaling.type or "default"
+    kind = _kind(scaling)
     if scaling.short_factor is not None and kind in ("su", "yarn"):  # older names, of Phi 3
         kind = "longrope"
     original = original_context(file, scaling)

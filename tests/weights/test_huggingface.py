@@ -43,15 +43,23 @@ def test_the_names_that_transformers_4_reads_say_the_same(kind, tmp_path):
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_bias": False}
 
+YARN = {"rope_type": "yarn", "factor": 4.0}
 GEMMA3 = {"model_type": "gemma3_text", "sliding_window": 8} | dict.fromkeys(
     ("hidden_size", "intermediate_size", "num_hidden_layers"), 8
 )
-GEMMA4 = {"model_type": "gemma4_text", "attention_bias": False, "mlp_bias": False, "sliding_window": 8}
+GEMMA4 = {
+    "model_type": "gemma4_text",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "sliding_window": 8,
+    "rope_parameters": None,
+}
 
 
 def write_folder(folder, **changes):
     huggingface.write_model(folder, random_params(VARIANTS["llama"], seed=0), VARIANTS["llama"])
-    raw = json.loads((folder / "config.json").read_text()) | changes
+    older = {"rope_scaling": None} if "rope_parameters" in changes else {}
+    raw = json.loads((folder / "config.json").read_text()) | older | changes
     (folder / "config.json").write_text(json.dumps(raw))
     return folder
 
@@ -64,6 +72,14 @@ def write_folder(folder, **changes):
         ({"model_type": "granite", "sliding_window": 64}, "unsupported sliding_window of a granite model"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope scaling without factor"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "unsupported rope scaling 'dynamic'"),
+        ({"rope_parameters": YARN, "rope_scaling": YARN | {"factor": 8.0}}, "rope_scaling and rope_parameters differ"),
+        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": YARN}, "rope_scaling and rope_parameters diff"),
+        ({"partial_rotary_factor": 0.5}, "unsupported partial_rotary_factor of a llama model"),
+        ({"text_config": GEMMA3 | {"rope_parameters": YARN}}, "rope_parameters.rope_type 'yarn' of no kind of layers"),
+        (
+            {"text_config": GEMMA3 | {"rope_parameters": {"sliding_attention": YARN}}},
+            "unsupported rope_parameters.sliding_attention.rope_type 'yarn'",
+        ),
         ({"model_type": "smollm3", "no_rope_layers": [1, 0, 0]}, r"unsupported no_rope_layers\[2\] 0"),
         ({"model_type": "qwen3_moe", "mlp_bias": False}, "num_local_experts: missing"),
         ({"model_type": "qwen3_moe", **MIXTURE, "mlp_only_layers": [1]}, "unsupported mlp_only_layers"),
@@ -114,6 +130,15 @@ def test_the_base_of_rope_may_stand_beside_its_scaling(tmp_path):
         write_folder(tmp_path, rope_parameters=None, rope_scaling=scaling, **changes)
         rope = config_file.read_config(tmp_path)[1].rope
         assert (rope.base, rope.scale) == (5e6, 4.0)
+
+
+@pytest.mark.parametrize(("changes", "original"), [({}, 4096), ({"original_max_position_embeddings": 64}, 64)])
+def test_the_original_context_of_phi_3_stands_beside_its_scaling(changes, original, tmp_path):
+    raw = config_to_json(VARIANTS["phi3"], None) | {"rope_parameters": None, "max_position_embeddings": 8192}
+    del raw["original_max_position_embeddings"]
+    raw["rope_scaling"]["original_max_position_embeddings"] = 512
+    (tmp_path / "config.json").write_text(json.dumps(raw | changes))
+    assert config_file.read_config(tmp_path)[1].context == original
 
 
 def test_windows_of_qwen_count_where_the_file_says_so(tmp_path):
