@@ -21,10 +21,9 @@ from pasta_jax.tokenizers.chat import Family, alternating, conversation, jinja_t
 
 NAME, ARGUMENTS, RESULT = KINDS = ("name", "arguments", "result")  # of messages, beside roles; see tools.py
 EDGE = ""  # the kind of what is before a conversation, and of what is after it
-FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+FILE, CONFIG, NAMES = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 MOST_BYTES = 1 * MIB  # of a source
 MOST_RENDERED = 1 << 16  # characters of a short conversation
-_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # Messages that no template has: their places in the rendered text are those of the messages.
 _SYSTEM, *_TEXTS = (f"qzx{letter}xzq" for letter in "sabcde")
 _BEFORE, _AFTER = "\n\t", "\t\n"  # whitespace around messages
@@ -48,12 +47,13 @@ _PROBES = (
 
 def in_folder(folder: Path) -> tuple[str | None, dict[str, str]]:
     """The source in a model's folder, if it has one, and the pieces that it may name."""
-    config = {}
-    if (folder / CONFIG).is_file():
-        config = read_json(folder / CONFIG, dict, 8 * MIB, "copy the file that came with the model")
-    named = {name: config.get(name) for name in _TOKENS}
+    config = _fields(folder / CONFIG)
+    if "added_tokens_decoder" not in config:  # older tools kept the names in a file of their own
+        config |= _fields(folder / NAMES)
+    more = config.get("extra_special_tokens")
+    named = (more if isinstance(more, dict) else {}) | config
     named = {name: one.get("content") if isinstance(one, dict) else one for name, one in named.items()}
-    tokens = {name: one for name, one in named.items() if isinstance(one, str)}
+    tokens = {name: one for name, one in named.items() if name.endswith("_token") and isinstance(one, str)}
     if (folder / FILE).is_file():
         with (folder / FILE).open("rb") as file:
             return file.read(4 * MOST_BYTES + 4).decode("utf-8", "replace"), tokens  # enough to see that it is too long
@@ -62,6 +62,10 @@ def in_folder(folder: Path) -> tuple[str | None, dict[str, str]]:
         defaults = (one.get("template") for one in source if isinstance(one, dict) and one.get("name") == "default")
         source = next(defaults, None)
     return source if isinstance(source, str) else None, tokens
+
+
+def _fields(path: Path) -> dict[str, Any]:
+    return read_json(path, dict, 8 * MIB, "copy the file that came with the model") if path.is_file() else {}
 
 
 @dataclasses.dataclass(frozen=True)

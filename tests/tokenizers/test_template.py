@@ -261,6 +261,22 @@ def test_templates_with_names_that_are_none_are_left_aside(tmp_path, name):
     assert template.in_folder(tmp_path)[0] is None
 
 
+def test_the_names_of_pieces_are_those_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    source = "{{ bos_token }}{{ a_token }}{{ b_token }}" + _OLMO
+    in_folder(tmp_path, source, pieces=["<a>", "<b>", "<|pad|>", "<|endoftext|>"])
+    more = {"a_token": "<a>", "extra_special_tokens": {"b_token": "<b>"}}
+    older = {"bos_token": {"content": "<|pad|>"}, "eos_token": "<|endoftext|>"}
+    turns = [{"role": role, "content": text} for role, text in CONVERSATIONS[1]]
+    newer = {"bos_token": "<b>", "eos_token": "<|endoftext|>", "added_tokens_decoder": {}}
+    for named in ({"bos_token": "<b>"}, newer):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(more | named))
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps(older))
+        theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+        expected = theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+        assert load_tokenizer(tmp_path / "tokenizer.json").chat(CONVERSATIONS[1]) == expected
+
+
 @pytest.mark.parametrize("source", [CHATML, None], ids=["own", "family's"])
 def test_a_role_of_no_template_is_refused(tmp_path, source):
     with pytest.raises(PastaError, match="message 2: role 'narrator'"):
