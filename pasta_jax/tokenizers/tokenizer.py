@@ -13,6 +13,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.gguf import GGUF
+from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.lang.tags import NUM_TAGS, TagIds
 from pasta_jax.progress import say
 from pasta_jax.tokenizers import bpe, spm, template, tools
@@ -35,6 +36,7 @@ class Tokenizer:
     template: Template | str | None = None  # None: the family's; a text: why the source can't be used
     note: str = ""  # to be said before the first chat
     tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the pieces that the source may name
+    more_stops: tuple[int, ...] = ()  # that a folder's generation_config.json names
 
     @property
     def name(self) -> str:
@@ -58,8 +60,8 @@ class Tokenizer:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids that end an answer: end of turn and end of document, in some models the same."""
-        return tuple(dict.fromkeys((self.end_of_turn, self.vocabulary.control[self.family.eos])))
+        """The ids that end an answer: end of turn and end of document, in some models the same, and a model's own."""
+        return tuple(dict.fromkeys((self.end_of_turn, self.vocabulary.control[self.family.eos], *self.more_stops)))
 
     @cached_property
     def _missing(self) -> re.Pattern[bytes]:
@@ -215,7 +217,23 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     vocabulary = bpe.from_file(path, {*tokens.values()}) if is_json else spm.from_file(path)
     if is_by_itself:
         return _tokenizer(path, vocabulary, {})
-    return _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path.parent))
+    tokenizer = _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path.parent))
+    return dataclasses.replace(tokenizer, more_stops=_more_stops(path.parent, tokenizer))
+
+
+@dataclass(frozen=True)
+class _Generation:
+    eos_token_id: int | tuple[int, ...] | None = None
+
+
+def _more_stops(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The control ids that generation_config.json names as ends of an answer."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return ()
+    named = read_json(path, _Generation, MIB, "fix or delete the file").eos_token_id
+    ids = {*tokenizer.vocabulary.control.values()} - {*range(tokenizer.tags.base, tokenizer.tags.end)}
+    return tuple(id for id in (named if isinstance(named, tuple) else (named,)) if id in ids)
 
 
 def in_gguf(gguf: GGUF) -> Tokenizer:

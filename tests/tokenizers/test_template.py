@@ -132,6 +132,13 @@ def test_a_model_of_a_known_family_may_be_tuned_with_a_template_of_another(tmp_p
     assert ours.end_of_turn == theirs.eos_token_id
 
 
+@pytest.mark.parametrize(("named", "more"), [([402, 403, 405, 7, 10**6], [403]), (403, [403]), (None, [])])
+def test_answers_end_where_generation_config_says_so_too(tmp_path, named, more):
+    own = in_folder(tmp_path, CHATML).stop_ids
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    assert load_tokenizer(tmp_path / "tokenizer.json").stop_ids == (*own, *more)
+
+
 def test_a_base_model_of_another_family_completes_texts_and_is_not_chatted_with(tmp_path):
     tokenizer = in_folder(tmp_path, None, pieces=OTHERS["olmo"][0])
     assert tokenizer.prompt_ids("Once upon a time")
