@@ -74,6 +74,7 @@ class _File(stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     attention_k_eq_v: bool = False
     enable_moe_block: bool = False
     use_bidirectional_attention: bool | str | None = None
+    is_causal: bool | None = None
     clip_qkv: float | None = None
     norm_topk_prob: bool = False
     decoder_sparse_step: Count = 1
@@ -133,8 +134,9 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
         fields |= _layers(file, path)
     elif file.per_layer_config:
         raise PastaError(f"{path}: unsupported per_layer_config of a {kind} model; use a model without")
-    if file.use_bidirectional_attention in (True, "all"):
-        raise PastaError(f"{path}: unsupported use_bidirectional_attention; use a model that reads from left to right")
+    if file.use_bidirectional_attention in (True, "all") or file.is_causal is False:
+        key = "is_causal" if file.is_causal is False else "use_bidirectional_attention"
+        raise PastaError(f"{path}: unsupported {key}; use a model that reads from left to right")
     if file.clip_qkv is not None:
         raise PastaError(f"{path}: unsupported clip_qkv; use a model without")
     if activation := file.hidden_activation or file.hidden_act:

@@ -18,6 +18,7 @@ from pasta_jax.weights.family import FIELD_NAMES, GGUF, OPTIONS, WITH_POST_NORMS
 _AGAIN = "convert the model again"
 _KEYS = {
     "ff": "feed_forward_length",
+    "causal": "attention.causal",
     "every": "attention.sliding_window_pattern",
     "local_head_dim": "attention.key_length_swa",
     "layer_embed": "embedding_length_per_layer_input",
@@ -43,6 +44,7 @@ class _Metadata(stated_in(GGUF), frozen=True, kw_only=True, rename=_KEYS):
     """The metadata that we read; those of families.py are under our names."""
 
     ff: Size | Annotated[tuple[Size, ...], Meta(min_length=1)]  # of every layer, or of each
+    causal: bool = True
     every: Positive | tuple[bool, ...] | None = None  # n: every n-th layer is global; or whether each is local
     local_head_dim: Size | None = None
     layer_embed: Count | None = None
@@ -70,6 +72,10 @@ def read_config(gguf: File) -> tuple[Family, TransformerConfig]:
     if scale := next((name for name in gguf.tensors if name.endswith(".scale")), None):  # beside NVFP4
         raise PastaError(f"{path}: unsupported tensor {scale}; use a file in another number format than NVFP4")
     file = gguf.section(f"{kind}.", _Metadata, ("attention.sliding_window", "expert_count"))
+    if not file.causal:
+        raise PastaError(
+            f"{path}: unsupported metadata {kind}: {_KEYS['causal']}; use a model that reads left to right"
+        )
     if file.scaling not in ("none", "linear", "longrope", "yarn"):
         raise PastaError(
             f"{path}: unsupported rope scaling {file.scaling!r}; use the Hugging Face folder of this model instead"

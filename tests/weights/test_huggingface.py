@@ -93,6 +93,7 @@ def write_folder(folder, **changes):
         ({"quantization_config": {"quant_method": "fp8"}}, "unsupported quantization_config 'fp8'"),
         ({"quantization_config": {"quant_method": "fp8"}, "text_config": GEMMA3}, "quantization_config 'fp8'"),
         ({"text_config": GEMMA3 | {"use_bidirectional_attention": True}}, "unsupported use_bidirectional_attention"),
+        ({"is_causal": False}, "unsupported is_causal"),
         ({"model_type": "olmoe", **MIXTURE, "clip_qkv": 8.0}, "unsupported clip_qkv"),
         ({"hidden_act": "relu", "hidden_activation": "relu"}, "unsupported activation 'relu'"),
         ({"hidden_act": "gelu", "hidden_activation": None}, "unsupported activation 'gelu'"),

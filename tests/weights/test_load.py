@@ -283,6 +283,7 @@ REFUSALS = [
     ({"llama.rope.scaling.type": "dynamic"}, "", "unsupported rope scaling 'dynamic'"),
     ({"llama.expert_count": 8}, "", "unsupported metadata llama: expert_count; use a model without"),
     ({"llama.logit_scale": np.float32(8.0)}, "", "unsupported metadata llama: logit_scale; use a model without"),
+    ({"llama.attention.causal": False}, "", "unsupported metadata llama: attention.causal"),
     ({"llama.feed_forward_length": 65}, "", "ffn_down.weight has shape"),
     ({}, "blk.1.attn_k", "no tensor 'blk.1.attn_k.weight'"),
     ({}, "token_embd", "no tensor token_embd.weight"),
