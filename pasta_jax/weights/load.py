@@ -127,6 +127,8 @@ def open_files(source: Path) -> Files:
     if source.is_dir():
         column, (family, config, record) = columns.TRANSFORMERS, config_file.read_config(source)
         tokenizer, tensors = load_tokenizer(tokenizer_file(source)), huggingface.Files(source)
+        if config.tied_head and tensors.differ(*(family.tensor(column, name) for name in ("embed", "head"))):
+            config = dataclasses.replace(config, tied_head=False)  # as transformers does, whatever config.json says
     else:
         column, record, tensors = columns.GGUF, None, GGUF.open(source)
         (family, config), tokenizer = gguf_model.read_config(tensors), in_gguf(tensors)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import POLICIES, Positions
@@ -50,6 +51,18 @@ def save(path, base: Model, positions, seed=0):
     adapter = trained(lora.new_adapter(base.params, SETTINGS, base.tokenizer.tags, seed), seed)
     lora.save_adapter(path, adapter, base, lora.describe(base, SETTINGS, positions))
     return path, adapter
+
+
+@pytest.mark.parametrize("is_equal", [False, True])
+def test_a_head_that_differs_from_the_embedding_is_not_tied_to_it(is_equal, tmp_path):
+    config, weights = export(tmp_path, POSITIONS[0]) / "config.json", tmp_path / "model.safetensors"
+    config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    arrays = load_file(weights)
+    if is_equal:
+        save_file(arrays | {"lm_head.weight": arrays["model.embed_tokens.weight"].copy()}, weights)
+    model = load_model("", str(tmp_path))
+    assert model.config.tied_head == is_equal
+    assert is_equal or np.array_equal(model.params["head"], arrays["lm_head.weight"])
 
 
 @pytest.mark.parametrize("positions", POSITIONS, ids=str)
