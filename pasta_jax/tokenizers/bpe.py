@@ -1,6 +1,6 @@
 """Byte-level BPE vocabularies, as most models have: from a GGUF file or a tokenizer.json.
 
-The encoder has neither added nor control pieces, but for blanks and single characters: text that spells one stays text.
+The encoder has neither control pieces nor added ones, but for blanks and words: text that spells one stays text.
 """
 
 import json
@@ -42,6 +42,7 @@ class Added(Struct, frozen=True):
     content: str
     special: bool
     normalized: bool = False  # found in text after the normalizer
+    single_word: bool = False  # found only between characters that are of no word
     lstrip: bool = False  # blanks before it are dropped
     rstrip: bool = False  # and after it
 
@@ -103,8 +104,9 @@ class File(Struct, frozen=True):
     post_processor: dict | None = None
 
     def strips(self) -> dict[str, dict[str, bool]]:
-        """The pieces that swallow blanks."""
-        flags = {one.content: {"lstrip": one.lstrip, "rstrip": one.rstrip} for one in self.added_tokens}
+        """The pieces that swallow blanks, or are found as whole words only."""
+        names = ("lstrip", "rstrip", "single_word")
+        flags = {one.content: {name: getattr(one, name) for name in names} for one in self.added_tokens}
         return {piece: either for piece, either in flags.items() if any(either.values())}
 
     def begins_with(self) -> str | None:
@@ -256,7 +258,7 @@ def from_file(path: Path, named: Collection[str] = ()) -> Vocabulary:
         encoder = Tokenizer.from_str(json.dumps(frame))
     except Exception as error:  # the library raises nothing more specific
         raise PastaError(f"{path}: pre_tokenizer: {error}; {FIX}") from None
-    encoder.model = _model(path, normal | _found(added), merges, whole_words=model.ignore_merges)
+    encoder.model = _model(path, normal | _found(added, strips), merges, whole_words=model.ignore_merges)
     return _vocabulary(path, encoder, normal, added, bos, strips)
 
 
@@ -273,13 +275,17 @@ def last_added(path: Path) -> int:
     return max((one.id for one in file.added_tokens if one.content not in tags), default=-1)
 
 
-def _found(added: dict[str, tuple[int, bool]]) -> dict[str, int]:
-    """The added pieces that text is searched for before it is cut: blanks, as GPT-NeoX has them, and single characters.
+_MARKUP = re.compile(r"[<>\[\]{}|]")
 
-    DeepSeek has `ü`. Others, as `<tool_call>`, only a template may spell.
+
+def _found(added: dict[str, tuple[int, bool]], strips: Strips = NONE) -> dict[str, int]:
+    """The added pieces that text is searched for before it is cut: blanks, as GPT-NeoX has them, and words.
+
+    DeepSeek has `ü`. Others, as `<tool_call>`, only a template may spell; those that swallow blanks would lose them.
     """
-    plain = {text: id for text, (id, special) in added.items() if not special}
-    return {text: id for text, id in plain.items() if text.isspace() or len(text) == 1}
+    plain = {text: id for text, (id, special) in added.items() if text and not special}
+    swallow = {text for text, flags in strips.items() if flags.get("lstrip") or flags.get("rstrip")}
+    return {text: id for text, id in plain.items() if len(text) == 1 or not (_MARKUP.search(text) or text in swallow)}
 
 
 def _model(path: Path, normal: dict[str, int], merges: list[list[str]], whole_words: bool) -> models.BPE:
@@ -309,7 +315,10 @@ def _vocabulary(
             control[text] = id
         else:
             data[id] = text.encode()
-    encoder.add_tokens([AddedToken(text, normalized=False) for text in _found(added)])
+    alone = {text for text, flags in strips.items() if flags.get("single_word")}
+    encoder.add_tokens(
+        [AddedToken(text, normalized=False, single_word=text in alone) for text in _found(added, strips)]
+    )
 
     def encode(text: str) -> list[int]:
         return ids_of(encoder, text)

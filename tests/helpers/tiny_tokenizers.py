@@ -33,7 +33,8 @@ def train_sentencepiece(unused: int = 70, marks: bool = True, plain: bool = True
 
 SMOLLM2_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
 BLANKS = ("  ", "    ", "        ")  # as pieces, as GPT-NeoX has them
-LETTERS = ("ö", "ü", "À")  # as DeepSeek has them: bytes that no text has, and so are found as the letters
+# As DeepSeek has them: bytes that no text has, and so are found as the letters; and words.
+LETTERS = ("ö", "ü", "À", "apital", "東京")
 CHATML_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LLAMA3_SPECIALS = [
     "<|begin_of_text|>",

@@ -1,5 +1,7 @@
 """Ids of awkward texts, and of conversations with blanks in front, beside `tokenizers` and llama.cpp."""
 
+import json
+
 import pytest
 import tokenizers
 
@@ -23,6 +25,22 @@ def test_texts_by_chance_have_the_ids_of_other_programs(name, tmp_path):
     """`python -m tests.ids` compares 3,000 texts and more tokenizers."""
     (tmp_path / name).write_bytes(TINY[name]())
     assert ids.differing(tmp_path / name, ids.awkward(200)) == []
+
+
+def test_added_words_are_found_as_their_flags_say(tmp_path):
+    path, text = tmp_path / "letters.json", "The capital, apital Capital; 東京都 apital"
+    spec = json.loads(TINY["letters.json"]())
+    for flags, count in (({}, 5), ({"single_word": True}, 2), ({"rstrip": True}, 0)):
+        spec["added_tokens"] = [one if one["special"] else one | flags for one in spec["added_tokens"]]
+        path.write_text(json.dumps(spec))
+        ours, direct = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
+        added = {one["id"] for one in spec["added_tokens"]}
+        assert sum(id in added for id in ours.encode(text)) == count
+        assert ours.decode(ours.encode(text)) == text
+        assert not count or ours.encode(text) == direct.encode(text, add_special_tokens=False).ids
+        spec = json.loads(ours.vocabulary.content())  # the flags are kept
+        assert all(one | flags == one for one in spec["added_tokens"] if not one["special"])
+        spec = json.loads(TINY["letters.json"]())
 
 
 @requires_qwen
