@@ -237,8 +237,11 @@ def from_gguf(gguf: GGUF) -> Vocabulary:
     return _vocabulary(gguf.path, encoder, normal, added, bos)
 
 
-def from_file(path: Path, named: Collection[str] = ()) -> Vocabulary:
-    """The vocabulary in a tokenizer.json. Pieces that the model's settings name are control pieces."""
+def from_file(path: Path, named: Collection[str] = (), strips: Strips = NONE) -> Vocabulary:
+    """The vocabulary in a tokenizer.json. Pieces that the model's settings name are control pieces.
+
+    `strips`: flags that win over the file's.
+    """
     file = read(path)
     model = file.model
     found = {one.content: (one.id, one.special or one.content in named, one.normalized) for one in file.added_tokens}
@@ -246,7 +249,8 @@ def from_file(path: Path, named: Collection[str] = ()) -> Vocabulary:
     if len(set(ids.values())) < len(ids):
         raise PastaError(f"{path}: two pieces have the same id; fetch the file again")
     merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model.merges]
-    words, bos, strips = file.words(), file.begins_with(), file.strips()
+    words, bos, own = file.words(), file.begins_with(), file.strips()
+    strips = own | {piece: {**own.get(piece, {}), **flags} for piece, flags in strips.items()}
     if model.byte_fallback:
         return fallback.vocabulary(
             path, model.vocab, merges, model.ignore_merges, found, file.normalizer, words, bos, strips

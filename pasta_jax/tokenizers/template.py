@@ -64,6 +64,13 @@ def in_folder(folder: Path) -> tuple[str | None, dict[str, str]]:
     return source if isinstance(source, str) else None, tokens
 
 
+def strips_in(folder: Path) -> dict[str, dict[str, bool]]:
+    """Whether pieces swallow blanks, by tokenizer_config.json, which wins over tokenizer.json."""
+    added = _fields(folder / CONFIG).get("added_tokens_decoder")
+    ones = [one for one in added.values() if isinstance(one, dict)] if isinstance(added, dict) else []
+    return {str(one.get("content")): {name: one.get(name) is True for name in ("lstrip", "rstrip")} for one in ones}
+
+
 def _fields(path: Path) -> dict[str, Any]:
     return read_json(path, dict, 8 * MIB, "copy the file that came with the model") if path.is_file() else {}
 

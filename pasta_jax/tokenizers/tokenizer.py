@@ -214,7 +214,8 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     is_by_itself = not (path.parent / "config.json").is_file()
     source, tokens = (None, {}) if is_by_itself else template.in_folder(path.parent)
     is_json = head.lstrip().startswith(b"{")
-    vocabulary = bpe.from_file(path, {*tokens.values()}) if is_json else spm.from_file(path)
+    strips = {} if is_by_itself else template.strips_in(path.parent)
+    vocabulary = bpe.from_file(path, {*tokens.values()}, strips) if is_json else spm.from_file(path)
     if is_by_itself:
         return _tokenizer(path, vocabulary, {})
     tokenizer = _with_template(_tokenizer(path, vocabulary, tokens), source, tokens, str(path.parent))

@@ -96,7 +96,8 @@ def test_a_model_of_another_family_is_fed_by_its_template_alone(tmp_path, kind):
             ours.chat(conversations[0])
 
 
-def test_pieces_that_swallow_blanks_do_so_in_a_chat(tmp_path):
+@pytest.mark.parametrize("is_in_config", [False, True])
+def test_pieces_that_swallow_blanks_do_so_in_a_chat(is_in_config, tmp_path):
     transformers = pytest.importorskip("transformers")
     pieces, source = OTHERS["phi"]  # Phi 3's has line breaks, which its pieces swallow
     source = (
@@ -106,7 +107,12 @@ def test_pieces_that_swallow_blanks_do_so_in_a_chat(tmp_path):
     spec = json.loads((tmp_path / "tokenizer.json").read_text())
     for token in spec["added_tokens"]:
         token |= {"rstrip": token["content"] in pieces[:3], "lstrip": token["content"] == "<|end|>"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    if is_in_config:  # which wins
+        config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        config["added_tokens_decoder"] = {one.pop("id"): one for one in spec["added_tokens"]}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    else:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     ours = load_tokenizer(tmp_path / "tokenizer.json")
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     messages = [("user", "  Why is the sky blue?\n"), ("assistant", " So.\n"), ("user", "\nAnd?")]
