@@ -133,7 +133,8 @@ def read(path: Path) -> File:
     file = typed(raw, File, f"{path}: not a tokenizer.json of the BPE kind", FIX)
     if file.model.byte_fallback:
         return file
-    if file.normalizer not in (None, {"type": "NFC"}) and file.normalizer.get("normalizers") != []:
+    nfc = {"type": "NFC"}
+    if file.normalizer not in (None, nfc) and file.normalizer.get("normalizers") not in ([], [nfc]):
         kind = file.normalizer.get("type")
         raise PastaError(f"{path}: decoding doesn't restore every text: its normalizer {kind!r} rewrites it; {FIX}")
     cuts = file.pre_tokenizer.pretokenizers if isinstance(file.pre_tokenizer, Sequence) else (file.pre_tokenizer,)

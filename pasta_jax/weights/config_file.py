@@ -26,7 +26,9 @@ from pasta_jax.weights.rope_file import (
 )
 
 SECTION = "pasta_jax"  # our key in config.json
-_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu"}  # Gemma 1 means the second by the last
+# Gemma 1 means the tanh by `gelu`.
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
+_IGNORE_BIAS = ("mistral", "qwen2")  # attention_bias isn't a field of theirs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +78,8 @@ class _File(stated_in(TRANSFORMERS), frozen=True, kw_only=True):
     use_bidirectional_attention: bool | str | None = None
     is_causal: bool | None = None
     clip_qkv: float | None = None
-    norm_topk_prob: bool = False
-    decoder_sparse_step: Count = 1
+    norm_topk_prob: bool | None = None
+    decoder_sparse_step: Count | None = None
     mlp_only_layers: Annotated[tuple[Count, ...], Meta(max_length=1000)] | None = None
     quantization_config: _Quantization | None = None
     partial_rotary_factor: AboveZero | None = None
@@ -122,7 +124,8 @@ def _config(raw: Any, path: Path) -> tuple[Family, TransformerConfig]:
     fields["rope"], fields["context"] = rope, _context(file)
     for key, ours in (("attention_bias", ("qkv_bias", "out_bias")), ("mlp_bias", ("mlp_bias",))):
         is_option, value = set(ours) <= set(family.options), getattr(file, key)
-        if value and not is_option:
+        is_ignored = key == "attention_bias" and kind in _IGNORE_BIAS
+        if value and not (is_option or is_ignored):
             raise PastaError(f"{path}: unsupported {key} of a {kind} model; use a model without")
         fields |= dict.fromkeys(ours, value) if is_option and value is not None else {}
     method = file.quantization_config and file.quantization_config.quant_method
@@ -167,7 +170,7 @@ def _experts(file: _File, family: Family, path: Path) -> dict[str, Any]:
     for key, value in stated.items():
         if value is None:
             raise PastaError(f"{path}: {key}: missing; {FIX}")
-    if file.decoder_sparse_step != 1 or file.mlp_only_layers:
+    if file.decoder_sparse_step not in (None, 1) or file.mlp_only_layers:
         key = "mlp_only_layers" if file.mlp_only_layers else "decoder_sparse_step"
         raise PastaError(f"{path}: unsupported {key}; use a model in which every layer is a mixture of experts")
     fields: dict[str, Any] = {"experts": experts}

@@ -136,6 +136,12 @@ def test_cuts_that_keep_what_they_match_are_isolated_ones(tmp_path):
     assert ids[0] == ids[1]
 
 
+@pytest.mark.parametrize("steps", [[], [{"type": "NFC"}]])
+def test_a_sequence_of_what_is_allowed_alone_is_allowed(steps, tmp_path):
+    (tmp_path / "file").write_bytes(changed(BPE, normalizer={"type": "Sequence", "normalizers": steps}))
+    assert load_tokenizer(tmp_path / "file").encode("a")
+
+
 def test_absent_files_are_refused(tmp_path):
     with pytest.raises(PastaError, match=r"tokenizer\.model: No such file or directory; use a GGUF"):
         load_tokenizer(tmp_path / "tokenizer.model")

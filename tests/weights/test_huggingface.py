@@ -68,7 +68,7 @@ def write_folder(folder, **changes):
     ("changes", "message"),
     [
         ({"model_type": "mamba"}, "unsupported model_type 'mamba'"),
-        ({"model_type": "mistral"}, "unsupported attention_bias of a mistral model"),
+        ({"model_type": "gemma"}, "unsupported attention_bias of a gemma model"),
         ({"model_type": "granite", "sliding_window": 64}, "unsupported sliding_window of a granite model"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope scaling without factor"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "unsupported rope scaling 'dynamic'"),
@@ -140,6 +140,21 @@ def test_the_original_context_of_phi_3_stands_beside_its_scaling(changes, origin
     raw["rope_scaling"]["original_max_position_embeddings"] = 512
     (tmp_path / "config.json").write_text(json.dumps(raw | changes))
     assert config_file.read_config(tmp_path)[1].context == original
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("llama", {"hidden_act": "swish", "hidden_activation": None}),
+        ("gemma2", {"hidden_activation": "gelu_new"}),
+        ("olmoe", {"norm_topk_prob": None, "decoder_sparse_step": None}),
+        ("qwen2", {"attention_bias": True}),
+        ("mistral", {"attention_bias": True}),
+    ],
+)
+def test_other_words_for_the_same_are_read(kind, changes, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config_to_json(VARIANTS[kind], None) | changes))
+    assert config_file.read_config(tmp_path)[1] == VARIANTS[kind]
 
 
 def test_windows_of_qwen_count_where_the_file_says_so(tmp_path):
