@@ -75,6 +75,8 @@ POLICY = (
 async def complete(service: Service, kind: Kind, request: Request) -> Response:
     """Answer a request to one of the two endpoints that decode."""
     body, before, first = read_body(await content_of(request, service.settings.limits), kind), [], None
+    if body.has_fields:
+        service.preparing.require_room()
     structure = await prepared(service, body, body.structure)
     if structured.is_open(body.tools or (), body.tool_choice):
         body, first = await with_tool(service, body, request)
@@ -128,6 +130,8 @@ async def respond(service: Service, request: Request) -> Response:
     """Answer a request to /v1/responses."""
     asked = read_response_body(await content_of(request, service.settings.limits))
     body = asked.as_chat()
+    if body.has_fields:
+        service.preparing.require_room()
     with in_own_fields():
         structure = await prepared(service, body, body.structure)
         requests = await prepared(service, body, service.requests_for, body, "chat", structure)

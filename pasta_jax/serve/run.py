@@ -1,6 +1,7 @@
 """Serve a model over HTTP as OpenAI's API, until the process is told to stop. See configs/serve.py."""
 
 import dataclasses
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -39,7 +40,8 @@ def template_for(settings: ServeSettings, positions: Positions | None, defaults:
 
 def run(settings: ServeSettings) -> None:
     """Load, compile, serve."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which a container's first process else ignores
+    if os.getpid() == 1:  # a container's first process would ignore it until it serves
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     key, listening = entrance(settings)  # before loading, so that a port in use is known at once
     service, reload = opened(settings)
     app = guarded(app_of(service), service.metrics.responses, key, settings, listening)

@@ -34,10 +34,13 @@ class Preparing:
     def __init__(self, most: int):
         self._most, self._open, self._threads = most, 0, ThreadPoolExecutor(2)
 
-    async def __call__(self, work: Callable[..., Made], *of: Any) -> Made:
-        """What `work` makes; beyond so many at a time, they are refused."""
+    def require_room(self) -> None:
+        """Refuse a request that begins while so many wait already."""
         if self._open >= self._most:
             raise Refusal("too many requests of fields wait; try again later", 429, "queue_full", retry_s=1)
+
+    async def __call__(self, work: Callable[..., Made], *of: Any) -> Made:
+        """What `work` makes."""
         self._open += 1
         try:
             call = functools.partial(contextvars.copy_context().run, work, *of)

@@ -64,11 +64,14 @@ def in_folder(folder: Path) -> tuple[str | None, dict[str, str]]:
     return source if isinstance(source, str) else None, tokens
 
 
+FLAGS = "lstrip", "rstrip", "single_word"
+
+
 def strips_in(folder: Path) -> dict[str, dict[str, bool]]:
-    """Whether pieces swallow blanks, by tokenizer_config.json, which wins over tokenizer.json."""
+    """Whether pieces swallow blanks or are whole words, by tokenizer_config.json, which wins over tokenizer.json."""
     added = _fields(folder / CONFIG).get("added_tokens_decoder")
     ones = [one for one in added.values() if isinstance(one, dict)] if isinstance(added, dict) else []
-    return {str(one.get("content")): {name: one.get(name) is True for name in ("lstrip", "rstrip")} for one in ones}
+    return {str(one.get("content")): {name: one.get(name) is True for name in FLAGS} for one in ones}
 
 
 def _fields(path: Path) -> dict[str, Any]:

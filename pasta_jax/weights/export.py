@@ -122,7 +122,7 @@ def _generation_config(tokenizer: Tokenizer) -> dict[str, Any]:
     control = tokenizer.vocabulary.control
     config = {
         "eos_token_id": list(tokenizer.stop_ids),
-        "pad_token_id": control.get("<pad>", tokenizer.stop_ids[-1]),
+        "pad_token_id": control.get("<pad>", control[tokenizer.family.eos]),
         "max_new_tokens": 512,
     }
     return config if tokenizer.bos is None else config | {"bos_token_id": tokenizer.bos}

@@ -89,14 +89,14 @@ class Files:
             return np.concatenate([file.get_slice(stored)[place : place + 1] for place in index.tolist()])
 
     def differ(self, *names: str) -> bool:
-        """Whether two matrices are both there and not equal; a few rows of each are in memory at a time."""
+        """Whether two matrices of one size are there and not equal; a few rows of each are in memory at a time."""
         if not {*names} <= self._place_of.keys():
             return False
         places = [self._place_of[name] for name in names]
         with safe_open(places[0][0], framework="numpy") as first, safe_open(places[1][0], framework="numpy") as second:
             one, other = first.get_slice(places[0][1]), second.get_slice(places[1][1])
             if not {one.get_dtype(), other.get_dtype()} <= {*_NUMBERS} or one.get_shape() != other.get_shape():
-                return True  # refused where they are read
+                return False  # then it isn't the head's
             size = next(iter(one.get_shape()), 0)
             spans = [slice(at, min(at + _ROWS, size)) for at in range(0, size, _ROWS)]
             return any((one[span] != other[span]).any() for span in spans)
