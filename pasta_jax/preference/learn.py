@@ -110,7 +110,16 @@ def learn(
     # Runs may share artifacts, and the processes of this run share the folder.
     with claim(folder, wait=True) if processes.is_first() else contextlib.nullcontext(), watch() as stopping:
         processes.told("claimed", str)
-        result = fit(folder, run, place(state, mesh), frozen, about, Keep(newest=1), False, stopping)
+        result = fit(
+            folder=folder,
+            run=run,
+            state=place(state, mesh),
+            frozen=frozen,
+            provenance=about,
+            keep=Keep(newest=1),
+            tensorboard=False,
+            stopping=stopping,
+        )
         # A signal (to the first process) in the last step or save: the round is done, and what follows is not begun.
         stopped = result.complete and processes.told(stopping(), bool)
     if stopped or not result.complete:
