@@ -3,10 +3,12 @@
 import contextlib
 import errno
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pasta_jax.errors import PastaError, one_line
 from pasta_jax.files.atomic import disk_is_full
@@ -20,7 +22,8 @@ def explain(command: Callable[[], None]) -> None:
     """Run a command to its end, stdout included; an exception becomes one line and an exit code."""
     try:
         try:
-            command()
+            with _interrupts_kept():
+                command()
         except SystemExit:
             _flush()  # here, since at the interpreter's exit a full disk could not be explained
             raise
@@ -41,6 +44,27 @@ def explain(command: Callable[[], None]) -> None:
         problem = "out of memory" if is_memory else "unexpected"
         text = one_line(f"{problem}: {type(error).__name__}: {' '.join(str(error).split())}")
         _exit(f"error: {text}; {_written(traceback.format_exc())}", DEFECT)
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Send a Ctrl-C again that Python dropped: what garbage collections raise is ignored, and JAX has a call there."""
+    former = sys.unraisablehook
+
+    def again(ignored: "sys.UnraisableHookArgs") -> None:
+        if ignored.exc_type is not KeyboardInterrupt:
+            former(ignored)
+            return
+        # Later and from another thread: whatever is raised in here is ignored too.
+        timer = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = former
 
 
 def _flush() -> None:

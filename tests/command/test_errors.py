@@ -67,6 +67,17 @@ def test_a_traceback_that_cannot_be_written_is_still_one_line(capsys, tmp_path, 
     )
 
 
+def test_an_interrupt_within_a_garbage_collection_still_ends_the_command():
+    code = (
+        "import gc, signal, time\nfrom pasta_jax.command.errors import explain\n"
+        "def interrupt(*_):\n    gc.callbacks.remove(interrupt)\n    signal.raise_signal(signal.SIGINT)\n"
+        "def main():\n    gc.callbacks.append(interrupt)\n    gc.collect()\n    time.sleep(60)\n"
+        "explain(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("work", ["print('x')", "print('x', flush=True)", "print('x'); sys.exit(0)"])
 def test_a_full_disk_under_stdout_is_one_line(work):
