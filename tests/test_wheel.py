@@ -97,6 +97,7 @@ def test_a_clones_texts_are_left_as_they_are():
     text = "python -m launch.compile_tpu --help"
     assert console.as_typed(text) == text
     assert console.as_typed(text, console._IN_WHEEL) == "pasta-compile-tpu --help"
+    assert console.as_typed("bash launch/setup.sh --ray", console._IN_WHEEL) == "pip install 'pasta_jax[ray]'"
 
 
 @pytest.mark.parametrize(("toy", "variant", "question"), [(False, "local", " 'Give three"), (True, "toy", "\n")])

@@ -32,7 +32,8 @@ def print_next(workdir: str, toy: bool, base: str = "") -> None:
 
 
 def as_typed(page: str, root: Path = ROOT) -> str:
-    """A text with each `python -m launch.decode` as the user types it: in a wheel, `pasta-decode`."""
+    """A text with its commands as the user types them: in a wheel, `pasta-decode` for `python -m launch.decode`."""
     if root != _IN_WHEEL:
         return page
+    page = re.sub(r"bash launch/setup.sh --(dev|gcs|ray|tpu)", r"pip install 'pasta_jax[\1]'", page)
     return re.sub(r"python -m launch\.(\w+)", lambda match: f"pasta-{match[1].replace('_', '-')}", page)

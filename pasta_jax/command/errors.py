@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
+from pasta_jax.command.console import as_typed
 from pasta_jax.errors import PastaError, one_line
 from pasta_jax.files.atomic import disk_is_full
 
@@ -29,7 +30,7 @@ def explain(command: Callable[[], None]) -> None:
             raise
         _flush()
     except PastaError as error:
-        _exit(f"error: {error}", error.exit_code)
+        _exit(f"error: {as_typed(str(error))}", error.exit_code)
     except KeyboardInterrupt:
         _exit("\ninterrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of stdout has exited, as `| head` does

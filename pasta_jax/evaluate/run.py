@@ -47,6 +47,7 @@ from pasta_jax.models.sharding import decoding_mesh
 from pasta_jax.progress import doing, say, track
 from pasta_jax.runs import processes
 from pasta_jax.runs.ray import IN_ONE_PROCESS, connected
+from pasta_jax.weights.load import require_named
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
@@ -138,6 +139,8 @@ def tasks_of(settings: EvaluateSettings) -> list[Task]:
     mesh, sources = decoding_mesh(settings.mesh), sources_of(settings)
     for system, source in sources.items():
         if source not in models:
+            own = "apar" if system == "apar" else "model" if system in OF_MODEL else "baseline"
+            require_named(source.preset, source.path, f"config.{own}")
             models[source] = load(source, only_decoding=True, mesh=mesh)
             if settings.decoding.draft == "drafter" and "drafter" not in models[source].params:
                 raise PastaError(

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from pasta_jax.errors import PastaError
 from pasta_jax.serve import logprobs, structured
 from pasta_jax.serve.choice import Choice, Delta, usage
-from pasta_jax.serve.delivery import CLIENT_LEFT, EventStream, as_json, event, read_whole
+from pasta_jax.serve.delivery import CLIENT_LEFT, SILENT, EventStream, as_json, event, read_whole
 from pasta_jax.serve.protocol import Body, Kind, Refusal, read_body
 from pasta_jax.serve.responses import ResponseWriter, in_own_fields, read_response_body
 from pasta_jax.serve.service import Made, Service
@@ -272,7 +272,7 @@ async def events_of(session: Session, writer: Writer, body: Body) -> AsyncIterat
             if choice.ended:
                 closing = functools.partial(writer.closing, index, choice)  # many scores take a while
                 pieces.append(closing() if body.alternatives is None else await asyncio.to_thread(closing))
-            yield b"".join(map(event, pieces))
+            yield b"".join(map(event, pieces)) or SILENT
     except Refusal as refusal:
         yield event(refusal.body())
         return

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from pasta_jax.serve.session import Session
 
+SILENT = b": working\n\n"  # a comment to clients, and to proxies a sign of life
 CLIENT_LEFT = 499  # as nginx logs it; nobody receives it
 
 

@@ -247,7 +247,7 @@ async def _send_events(response: httpx2.Response, send: Send, path: str) -> None
                 continue
             if not sent:
                 await send(_head(response))
-            sent += events.count(end) + 1
+            sent += (b"\n" + events).count(b"\ndata: ")  # the rest are comments
             await send({"type": "http.response.body", "body": events + end, "more_body": True})
         last = b""
     except httpx2.TransportError:

@@ -22,7 +22,7 @@ from pasta_jax.decode.request import Request
 from pasta_jax.files.validated import Positive, Share
 from pasta_jax.serve import logprobs
 from pasta_jax.serve.choice import Choice, Delta, usage
-from pasta_jax.serve.delivery import event
+from pasta_jax.serve.delivery import SILENT, event
 from pasta_jax.serve.protocol import IGNORED, ROLES, Alternatives, Body, Extension, Message, Refusal, Seed, checked
 from pasta_jax.serve.session import Session
 from pasta_jax.serve.structured import JsonSchema, ResponseFormat
@@ -244,7 +244,7 @@ class ResponseWriter:
             yield self._event(name, response=opening)
         try:
             async for _, deltas in session.deltas():
-                yield b"".join(made for delta in deltas for made in self.push(delta))
+                yield b"".join(made for delta in deltas for made in self.push(delta)) if deltas else SILENT
         except Refusal as refusal:
             yield error_event(refusal, next(self._numbers))
             return

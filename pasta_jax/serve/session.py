@@ -13,6 +13,8 @@ from pasta_jax.serve.log import record
 from pasta_jax.serve.protocol import Refusal
 from pasta_jax.serve.service import Service
 
+SILENCE_S = 15.0  # proxies end connections that say nothing for a minute, some for half of one
+
 
 class Session:
     """Created in the event loop; raises a Refusal at once if the queue is full.
@@ -69,12 +71,17 @@ class Session:
         self._open.clear()
 
     async def deltas(self) -> AsyncIterator[tuple[int, list[Delta]]]:
-        """What each round adds to each answer, by its index; its last one also if that is nothing."""
+        """What each round adds to each answer, by its index; nothing after a silence, and maybe at an answer's end."""
+        talk = self._loop.time() + SILENCE_S
         while self._open:
             try:
-                async with asyncio.timeout_at(None if self.expired else self._deadline):
+                async with asyncio.timeout_at(None if self.expired else min(self._deadline, talk)):
                     index, items = await self._items.get()
             except TimeoutError:
+                if talk < self._deadline:
+                    yield next(iter(self._open)), []
+                    talk = self._loop.time() + SILENCE_S
+                    continue
                 self.expired = True
                 for number in self._open.values():
                     self._service.engine.cancel(number)
@@ -85,6 +92,7 @@ class Session:
                 raise Refusal(f"no token within {limit:g} s; try again later", 503, "overloaded", retry_s=5)
             if deltas or self.choices[index].ended:
                 yield index, deltas
+                talk = self._loop.time() + SILENCE_S
 
     async def read(self) -> None:
         """Follow all answers to their ends."""

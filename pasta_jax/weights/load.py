@@ -37,10 +37,10 @@ PACKAGED = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_1_5b")  # presets whos
 _SPARE_PIECES = 1024  # that a tokenizer may have beyond the rows of its model's embedding, as for images
 
 
-def require_named(preset: str, path: str) -> None:
+def require_named(preset: str, path: str, name: str = "config.model") -> None:
     """Raise if neither a known preset nor a path names a model."""
     if not preset and not path:
-        raise PastaError("no model named: set --config.model.path=<GGUF file or Hugging Face folder>")
+        raise PastaError(f"no model named: set --{name}.path=<GGUF file or Hugging Face folder>")
     if preset and preset not in PRESETS:
         raise PastaError(f"unknown model preset {preset!r}; choose one of {', '.join(PRESETS)}")
 

@@ -36,6 +36,8 @@ def test_a_rival_is_the_baseline_or_what_is_named():
 def test_every_model_needs_a_drafter_where_one_drafts(monkeypatch):
     monkeypatch.setattr(run, "load", lambda *_, **__: tiny_model())
     settings = EvaluateSettings(systems=("baseline",), decoding=DecodeConfig(1, 2, 0, draft="drafter"))
+    with pytest.raises(PastaError, match=r"no model named: set --config\.baseline\.path"):
+        run.tasks_of(dataclasses.replace(settings, baseline=ModelSource()))
     with pytest.raises(PastaError, match="of the system baseline, has no drafter; set one beside each model"):
         run.tasks_of(settings)
     with pytest.raises(PastaError, match=r"config\.model\.drafter=x: is not used"):

@@ -139,10 +139,10 @@ def test_a_stream_that_had_begun_ends_with_an_error(path):
         return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=content())
 
     # Half an event is none, and the request goes to another; then two whole ones, and the beginning of a third.
-    seen = iter([streamed(b"data: 0"), streamed(b"data: 1\n", b"\ndata: 2\n\ndata:", b" 3")])
+    seen = iter([streamed(b"data: 0"), streamed(b"data: 1\n", b"\n: on\n\ndata: 2\n\ndata:", b" 3")])
     (answer,) = ask(lambda number, request: next(seen), ("POST", path, BODY))
-    first, second, last, nothing = answer.text.split("\n\n")
-    assert (answer.status_code, first, second, nothing) == (200, "data: 1", "data: 2", "")
+    first, comment, second, last, nothing = answer.text.split("\n\n")
+    assert (answer.status_code, first, comment, second, nothing) == (200, "data: 1", ": on", "data: 2", "")
     error = json.loads(last.partition("data: ")[2])
     if path == "/v1/responses":
         assert last.startswith("event: error\n")
