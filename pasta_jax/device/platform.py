@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files import container
 
 TPU_FILES = ("dev/accel[0-9]*", "dev/vfio/[0-9]*")  # one per chip, by the driver's kind
 
@@ -15,10 +16,14 @@ def choose(root: Path = Path("/"), quiet: bool = False) -> None:
     """Set JAX_PLATFORMS to cpu where nothing else can be: no TPU, and no plug-in for GPUs or other devices.
 
     Otherwise an installed libtpu would look for a TPU in every process, log errors and handle the process's signals.
-    With `quiet`, XLA logs nothing. JAX reads both variables when it is imported; a value of the user's stays.
+    With `quiet`, XLA logs nothing. Of CPUs it uses as many as the container may. JAX reads all three variables when it
+    is imported; a value of the user's stays.
     """
     if quiet:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    is_simulated = "device_count" in os.environ.get("XLA_FLAGS", "")  # devices that wait for each other need threads
+    if (share := container.cpus(root / "sys/fs/cgroup")) < (os.cpu_count() or 1) and not is_simulated:
+        os.environ.setdefault("NPROC", str(share))  # XLA starts a thread for each CPU of the machine otherwise
     if "JAX_PLATFORMS" in os.environ or has_tpu(root) or importlib.util.find_spec("jax_plugins") is not None:
         return
     os.environ["JAX_PLATFORMS"] = "cpu"

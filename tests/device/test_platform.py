@@ -32,6 +32,28 @@ def test_the_cpu_is_chosen_where_nothing_else_can_be(tmp_path, monkeypatch, file
 
 
 @pytest.mark.parametrize(
+    ("quota", "flags", "before", "threads"),
+    [
+        ("max 100000", "", None, None),
+        ("250000 100000", "", None, "2"),
+        ("250000 100000", "", "5", "5"),
+        ("250000 100000", "--xla_force_host_platform_device_count=8", None, None),
+        ("900000 100000", "", None, None),
+    ],
+)
+def test_xla_has_as_many_threads_as_the_quota_allows(tmp_path, monkeypatch, quota, flags, before, threads):
+    monkeypatch.delenv("NPROC")
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    if before:
+        monkeypatch.setenv("NPROC", before)
+    monkeypatch.setattr(platform.os, "cpu_count", lambda: 8)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(quota)
+    platform.choose(tmp_path)
+    assert platform.os.environ.get("NPROC") == threads
+
+
+@pytest.mark.parametrize(
     ("error", "line"),
     [
         (
