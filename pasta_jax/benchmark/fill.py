@@ -11,7 +11,7 @@ from typing import Any
 from pasta_jax.benchmark import fill_peer, peers
 from pasta_jax.benchmark.facts import Extraction, extraction
 from pasta_jax.benchmark.run import Report, load_or_make
-from pasta_jax.benchmark.serving import started
+from pasta_jax.benchmark.serving import from_another, started
 from pasta_jax.benchmark.settings import BenchmarkSettings, FillBenchmark
 from pasta_jax.decode.generate import generate
 from pasta_jax.device import platform
@@ -93,8 +93,8 @@ def take_turns(ways: Mapping[str, Way], facts: int, config: FillBenchmark, done:
         for way in ways.values():
             way(extraction(facts, config.seed + config.texts))
     for number in track(missing, f"texts with {facts} facts", len(missing)):
-        text, order = extraction(facts, config.seed + number), list(ways) if number % 2 == 0 else list(ways)[::-1]
-        took = {name: ways[name](text) for name in order}
+        text = extraction(facts, config.seed + number)
+        took = {name: ways[name](text) for name in from_another(ways, number)}
         done.add(Turns(facts, number, {name: took[name] for name in ways}))
 
 

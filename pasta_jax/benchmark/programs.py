@@ -90,14 +90,15 @@ def both_ways(
     settings: DecodeConfig,
     rounds: int,
     decode: Callable[[Sequence[int], DecodeConfig], Decoded],
+    turn: int = 0,
 ) -> tuple[list[Decoded], list[Decoded]]:
     """What `decode` returns for a program and, sequentially, for its plain text: the two take turns in beginning a
-    round, of which the first one compiles and doesn't count."""
+    round, of which the first one compiles and doesn't count. With an odd `turn`, the other one begins."""
     plain = model.tokenizer.encode(program.strip())
     ways = ((program.ids(model.tokenizer), settings), (plain, dataclasses.replace(settings, rows=1)))
     decoded: list[list[Decoded]] = [[], []]
     for round in range(rounds + 1):
-        for way in (0, 1) if round % 2 else (1, 0):
+        for way in (0, 1) if (round + turn) % 2 else (1, 0):
             decoded[way].append(decode(*ways[way]))
     return decoded[0][1:], decoded[1][1:]
 
@@ -119,9 +120,9 @@ def measure(
     prompt = prompt_of(tokenizer, prompt_tokens)
     replays = []
     with Progress("programs", len(programs)) as progress:
-        for program in programs:
+        for number, program in enumerate(programs):
             asynchronous, sequential = both_ways(
-                model, program, settings, rounds, lambda ids, config: timed(model, prompt, ids, config)
+                model, program, settings, rounds, lambda ids, config: timed(model, prompt, ids, config), number
             )
             linear = program.ids(tokenizer)
             replay = Replay(

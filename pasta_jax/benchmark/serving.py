@@ -72,7 +72,7 @@ def measure_load(whole: BenchmarkSettings, with_peers: bool) -> Report:
     by_rate = {}
     with started(targets_of(model, settings, load.lanes, with_peers)) as ports:
         for number, rate in enumerate(load.rates):
-            gaps = np.random.default_rng(load.seed).exponential(1 / rate, load.requests)
+            gaps = np.random.default_rng((load.seed, number)).exponential(1 / rate, load.requests)
             times, found = np.cumsum(gaps).tolist(), {}
             chosen = [*itertools.islice(questions, load.requests)]
             for name in from_another(ports, number):

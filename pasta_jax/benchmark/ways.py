@@ -27,6 +27,7 @@ from pasta_jax.device.compilation_cache import clock
 from pasta_jax.errors import PastaError
 from pasta_jax.evaluate.questions import question_sets
 from pasta_jax.evaluate.settings import PromptCounts
+from pasta_jax.evaluate.summary import geometric
 from pasta_jax.files.validated import AtLeastZero, Count
 from pasta_jax.models.kernels.cpu import library
 from pasta_jax.progress import say
@@ -47,7 +48,7 @@ class Figures:
     seconds: AtLeastZero  # until the last has ended
     prefill_s: AtLeastZero  # of these, summed over the prompts
     steps: Count
-    tokens: Count  # fed, tags included
+    tokens: Count  # of the answers, tags and kept drafts included
     text_tokens: Count
     chunks: Count
     drafts: Count
@@ -117,7 +118,8 @@ def measure(settings: BenchmarkSettings, with_peers: bool = False) -> dict[str, 
                 if number in peers.missing:
                     peers.answer(number)
                 progress.add()
-        report = summary([kept.known[key] for key in keys if key in kept.known]) | peers.report()
+        both = [key for key in keys if key in kept.known and peers.has(key[0])]  # of equal prompts
+        report = summary([kept.known[key] for key in both]) | peers.report()
     return {"benchmark": "ways", **header, **report}
 
 
@@ -195,14 +197,24 @@ def added(counts: Iterable[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, 
 
 
 def summary(groups: list[Group]) -> dict[str, Any]:
-    """Sums by way; how often drafts and forks save steps and seconds, over the sequential answers and over forks."""
+    """Sums by way; how often drafts and forks save steps and seconds, over the sequential answers and over forks.
+
+    `times_as_fast`, of seconds and of steps over sequential answers, are geometric means over the groups, which count
+    a short answer as much as a long one. Ratios of sums count each token alike.
+    """
     names = [field.name for field in dataclasses.fields(Figures) if field.name != "by_kind"]
+    by_group = [group.ways for group in groups if group.ways["neither"].steps]
     sums = {way: {name: sum(getattr(group.ways[way], name) for group in groups) for name in names} for way in WAYS}
     for name, way in sums.items():
         way["by_kind"] = added(group.ways[name].by_kind for group in groups)
         way |= {field: round(way[field], 2) for field in ("seconds", "prefill_s")}
         way["tokens_per_step"] = round(way["tokens"] / max(1, way["steps"]), 3)
         way["ms_per_text_token"] = round(1e3 * way["seconds"] / max(1, way["text_tokens"]), 2)
+        ratios = {
+            field: [getattr(of["neither"], field) / max(getattr(of[name], field), 1e-9) for of in by_group]
+            for field in ("seconds", "steps")
+        }
+        way["times_as_fast"] = {field: _interval(found) for field, found in ratios.items()}
     gains = {
         name: {
             f"drafts_over_{plain}": round(sums[plain][name] / max(sums[drafted][name], 1e-9), 3)
@@ -212,3 +224,8 @@ def summary(groups: list[Group]) -> dict[str, Any]:
     }
     counts = {"compared": sum(group.compared for group in groups), "equal": sum(group.equal for group in groups)}
     return {"groups": len(groups), **counts, "gains": gains, "ways": sums}
+
+
+def _interval(ratios: list[float]) -> list[float]:
+    found = geometric(ratios)
+    return [round(value, 3) for value in (found.value, found.low, found.high)] if found else []

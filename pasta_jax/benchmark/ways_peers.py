@@ -53,10 +53,11 @@ class Peers:
 
     missing: frozenset[int]  # numbers of prompts
     answer: Callable[[int], None]
+    has: Callable[[int], bool]  # whether they have answered a prompt
     report: Callable[[], dict[str, Any]]
 
 
-NOBODY = Peers(frozenset(), lambda number: None, dict)
+NOBODY = Peers(frozenset(), lambda number: None, lambda number: True, dict)
 Answer = Callable[[Sequence[int]], Answered]
 
 
@@ -85,7 +86,7 @@ def opened(config: WaysBenchmark, model: Model, prompts: Sequence[Sequence[int]]
             some = [kept.known[number] for number in range(len(prompts)) if number in kept.known]
             return {"peers": about | summary(some, names)}
 
-        yield Peers(frozenset(missing), answer, report)
+        yield Peers(frozenset(missing), answer, kept.known.__contains__, report)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pasta_jax.evaluate.answers import SystemAnswer
-from pasta_jax.judges.judge import Entry, Judge, both_orders, prefers, win_rate
+from pasta_jax.judges.judge import Entry, Judge, both_orders, from_probability, prefers, win_rate
 
 DRAWS = 2000
 LOW, HIGH = 2.5, 97.5
@@ -116,7 +116,7 @@ def judged(preferences: Mapping[str, Mapping[int, float]], numbers: set[int] | N
     found: dict[str, Estimate | None] = {}
     for judge, by_number in preferences.items():
         values = [value for number, value in by_number.items() if numbers is None or number in numbers]
-        found[f"preferred, {judge}"] = arithmetic([*map(prefers, values)])
+        found[f"preferred, {judge}"] = arithmetic([prefers([from_probability(value)]) for value in values])
         found[f"mean preference, {judge}"] = arithmetic(values)
     return {name: estimate for name, estimate in found.items() if estimate is not None}
 

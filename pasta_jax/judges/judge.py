@@ -68,9 +68,10 @@ def win_rate(verdicts: Iterable[Verdict]) -> float:
     return won / (won + lost) if won + lost else 0.5
 
 
-def prefers(share: float) -> float:
-    """1 if most of a judge's confidence is in the answer, 0 if it is in the other one; a tie is a half."""
-    return float(share > 0.5) + 0.5 * (share == 0.5)
+def prefers(verdicts: Iterable[Verdict]) -> float:
+    """1 if every verdict is for the answer, 0 if every one is for the other; a half if none is, or orders disagree."""
+    signs = {(verdict.first > verdict.second) - (verdict.first < verdict.second) for verdict in verdicts}
+    return (signs.pop() + 1) / 2 if len(signs) == 1 else 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Agreement:
 
     pairs: Count
     agreed: Share  # share of the pairs; a tie counts one half
-    tied: Count  # pairs on which the judge had no preference
+    tied: Count  # pairs on which the judge had no preference, or one for a position
 
     @property
     def near_chance(self) -> bool:
@@ -98,7 +99,7 @@ def agreement(judged: Iterable[tuple[Verdict, ...] | None]) -> Agreement:
     for verdicts in judged:
         if verdicts is None:
             continue
-        preferred = prefers(win_rate(verdicts))
+        preferred = prefers(verdicts)
         agreed += preferred
         tied += preferred == 0.5
         count += 1

@@ -13,7 +13,7 @@ from pasta_jax.decode.request import Request
 from pasta_jax.device import platform
 from pasta_jax.files import fingerprints
 from pasta_jax.files.validated import AboveZero, Count
-from pasta_jax.judges.judge import Agreement, Entry, Verdict, prefers, win_rate
+from pasta_jax.judges.judge import Agreement, Entry, Verdict, prefers
 from pasta_jax.lang.clock import geometric_mean
 from pasta_jax.llm.cache import Usage
 from pasta_jax.preference.artifacts import Artifact, Step
@@ -244,10 +244,10 @@ def figures(records: Sequence[Comparison], realised: float | None) -> Figures:
     ended = [ratio for ratio, record in zip(ratios, written, strict=True) if record.whole and record.baseline_whole]
     parallelisms = [record.text_tokens / record.critical_path for record in written]
     lengths = [record.baseline_tokens / record.text_tokens for record in written]
-    judged = [win_rate(record.verdicts) for record in records if record.verdicts]
+    judged = [prefers(record.verdicts) for record in records if record.verdicts]
     exact = [record.exact for record in records if record.exact is not None]
     values = {
-        "win_rate": statistics.fmean(map(prefers, judged)) if judged else None,
+        "win_rate": statistics.fmean(judged) if judged else None,
         "exact": sum(exact) / len(exact) if exact else None,
         "speedup": geometric_mean(ratios) if ratios else None,
         "speedup_arithmetic": sum(ratios) / len(ratios) if ratios else None,

@@ -50,6 +50,9 @@ def test_drafts_change_no_answer_and_a_stopped_run_goes_on(monkeypatch, tmp_path
         assert [sum(counts) for counts in zip(*way["by_kind"].values(), strict=True)] == [way["kept"], way["tokens"]]
     assert min(tokens for _, tokens in sums["both"]["by_kind"].values()) > 0 == sums["neither"]["by_kind"]["topic"][1]
     assert sums["drafts"]["steps"] <= sums["neither"]["steps"]
+    assert sums["neither"]["times_as_fast"]["steps"] == [1.0, 1.0, 1.0]
+    mean, low, high = sums["drafts"]["times_as_fast"]["steps"]
+    assert 1 <= low <= mean <= high
     loops = len(prices)
     assert ways.measure(settings) == report
     assert len(prices) == loops  # nothing is decoded again

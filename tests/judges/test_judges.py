@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pasta_jax.judges.choice import judge_of
-from pasta_jax.judges.judge import Agreement, Entry, Judge, Verdict, agreement, both_orders, quality, win_rate
+from pasta_jax.judges.judge import Agreement, Entry, Judge, Verdict, agreement, both_orders, prefers, quality, win_rate
 from pasta_jax.judges.llm import LLMJudge, Malformed, question_for, read_verdict
 from pasta_jax.judges.offline import EMPTY_ANSWER, comparing, likelihoods, repetition, toy_grader
 from pasta_jax.judges.settings import AgreementSettings
@@ -47,6 +47,19 @@ def test_quality_is_confidence_of_wins_over_that_of_losses_with_a_floor(verdicts
 def test_a_win_rate_is_the_share_of_all_confidence():
     assert win_rate([Verdict(0.9, 0.0), Verdict(0.0, 0.3)]) == pytest.approx(0.75)
     assert win_rate([Verdict(0.0, 0.0)]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "preferred"),
+    [
+        ([Verdict(0.9, 0.0), Verdict(0.6, 0.4)], 1.0),
+        ([Verdict(0.0, 0.1), Verdict(0.4, 0.6)], 0.0),
+        ([Verdict(0.9, 0.0), Verdict(0.0, 0.85)], 0.5),  # for the first position, each time
+        ([Verdict(0.5, 0.5)] * 2, 0.5),
+    ],
+)
+def test_an_answer_is_preferred_if_both_orders_agree(verdicts, preferred):
+    assert prefers(verdicts) == preferred
 
 
 def test_both_orders_cancel_a_position_bias():
