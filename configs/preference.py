@@ -20,7 +20,7 @@ accelerator, some six minutes on one H200; --config.judge.reward.model names wha
 
     python -m launch.preference --config=configs/preference.py:local --workdir=runs/mine_preference \
         --config.model.path=MODEL --config.model.adapter=runs/mine --config.baseline.path=runs/mine_baseline \
-        --config.prompts.records=runs/records
+        --config.prompts.records=runs/mine_records
 """
 
 from pasta_jax.preference.settings import PreferenceSettings

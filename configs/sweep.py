@@ -11,6 +11,9 @@ and worse answer is marked "no pairs". The last line on stdout is one JSON objec
 --config.executor=ray does the runs on a Ray cluster (docs/TPU.md). --config.executor=commands prints a command for each
 run, for any scheduler; when all have ended, the same command with --config.executor=local makes the table.
 
+Other fields of configs/preference.py can be swept too: "--config.fields=('train.learning_rate','loss.alpha')"
+"--config.choices=((1e-4,2e-4),(0.005,0.05))" does all four combinations, and --config.mode=zip two. Infinity is 1e999.
+
 Variants: toy (the quality weights 1, 2, 4, 8 and inf on the toy task; ten minutes on two busy CPU cores), toy_seeds
 (each weight with three seeds), tiny (two runs with a few prompts, for models of configs/sft.py:tiny; for those of
 configs/sft.py:toy add --config.base.prompts.toy=medium), smollm2_135m (the same weights with SmolLM2), pasta (the

@@ -25,8 +25,8 @@ PROGRAM = flags.DEFINE_string(
     "program", None, "replay an answer in PASTA-LANG instead of sampling one, as --program=docs/example.txt"
 )
 SEQUENTIAL = flags.DEFINE_bool("sequential", None, "forbid the tags, as --sequential; else the config's")
-ROWS = flags.DEFINE_integer("rows", None, "threads of a request decoded at a time, as --rows=4; else the config's")
-LANES = flags.DEFINE_integer("lanes", None, "requests decoded at a time, as --lanes=8; else the config's")
+ROWS = flags.DEFINE_integer("rows", None, "threads of a request decoded at once, as --rows=4; else the config's")
+LANES = flags.DEFINE_integer("lanes", None, "requests decoded at once, as --lanes=8; else the config's")
 LIVE = flags.DEFINE_enum(
     "live", "auto", ["auto", "yes", "no"], "show threads side by side while they run, as --live=no; auto: on a terminal"
 )
@@ -35,7 +35,7 @@ JSON = flags.DEFINE_bool("json", False, "print one JSON object per answer instea
 COMPARE = flags.DEFINE_bool(
     "compare",
     False,
-    "answer with tags, and sequentially by the baseline, or itself; compare times and steps, as --compare",
+    "answer with tags and sequentially (by the baseline, if one is set), and compare times and steps, as --compare",
 )
 OUTPUT = flags.DEFINE_string(  # other scripts have this flag too, and a test process may import both
     "output",

@@ -1,4 +1,4 @@
-"""Fill in the fields of a JSON schema for every text of a file, all fields at a time. See configs/fill.py."""
+"""Fill in the fields of a JSON schema for every text of a file, all fields of a text at once. See configs/fill.py."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@
 # --restarts=N    how often watch restarts a command that fails on a TPU that is still there (3)
 #
 # Needs gcloud, or for xpk xpk, signed in. A command that resumes keeps its files at gs://, as
-# `python -m launch.sft --config=configs/sft.py:toy --workdir=gs://BUCKET/toy`. docs/TPU.md has the references.
+# `python -m launch.sft --config=configs/sft.py:toy --workdir=gs://BUCKET/toy`. docs/TPU.md explains it.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)

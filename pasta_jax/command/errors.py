@@ -50,7 +50,7 @@ def explain(command: Callable[[], None]) -> None:
 @contextlib.contextmanager
 def _interrupts_kept() -> Iterator[None]:
     """Send a Ctrl-C again that Python dropped: what garbage collections raise is ignored, and JAX has a call there."""
-    former = sys.unraisablehook
+    former, timers = sys.unraisablehook, []
 
     def again(ignored: "sys.UnraisableHookArgs") -> None:
         if ignored.exc_type is not KeyboardInterrupt:
@@ -60,12 +60,15 @@ def _interrupts_kept() -> Iterator[None]:
         timer = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
         timer.daemon = True
         timer.start()
+        timers.append(timer)
 
     sys.unraisablehook = again
     try:
         yield
     finally:
         sys.unraisablehook = former
+        for timer in timers:  # one that is still due comes too late
+            timer.cancel()
 
 
 def _flush() -> None:

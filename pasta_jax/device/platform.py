@@ -21,7 +21,8 @@ def choose(root: Path = Path("/"), quiet: bool = False) -> None:
     """
     if quiet:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    is_simulated = "device_count" in os.environ.get("XLA_FLAGS", "")  # devices that wait for each other need threads
+    # Simulated devices wait for each other, each in a thread.
+    is_simulated = "device_count" in os.environ.get("XLA_FLAGS", "") or "JAX_NUM_CPU_DEVICES" in os.environ
     if (share := container.cpus(root / "sys/fs/cgroup")) < (os.cpu_count() or 1) and not is_simulated:
         os.environ.setdefault("NPROC", str(share))  # XLA starts a thread for each CPU of the machine otherwise
     if "JAX_PLATFORMS" in os.environ or has_tpu(root) or importlib.util.find_spec("jax_plugins") is not None:

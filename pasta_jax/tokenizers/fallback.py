@@ -92,8 +92,13 @@ def vocabulary(
         encoder.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     elif pre_tokenizer:
         encoder.pre_tokenizer = pre_tokenizers.Metaspace(BLANK, "never", split)
+    whole = {text for text, flags in strips.items() if flags["single_word"]}
     encoder.add_tokens(
-        [AddedToken(text, normalized=found) for text, (_, _, found) in added.items() if text not in control]
+        [
+            AddedToken(text, normalized=found, single_word=text in whole)
+            for text, (_, _, found) in added.items()
+            if text not in control
+        ]
     )
     data = [b""] * (1 + max([*pieces.values(), *control.values()]))
     for text, id in pieces.items():

@@ -88,10 +88,10 @@ def require_one_reading(file: Stated, options: Collection[str], has_older: bool,
         if own and _kind(own) != "default":
             key = "rope_parameters.sliding_attention.rope_type"
             raise PastaError(f"{path}: unsupported {key} {_kind(own)!r}; use a model whose local layers are unscaled")
-        if not own and not parameters.full_attention and _kind(parameters) != "default":
+        is_read = _kind(parameters) == "default" and parameters.rope_theta in (None, file.rope_theta)
+        if not own and not parameters.full_attention and not is_read:  # else `transformers` passes over it
             raise PastaError(
-                f"{path}: rope_parameters.rope_type {_kind(parameters)!r} of no kind of layers; "
-                "state it in rope_parameters.full_attention"
+                f"{path}: rope_parameters of no kind of layers; state them in rope_parameters.full_attention"
             )
 
 

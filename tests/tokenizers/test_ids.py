@@ -43,6 +43,18 @@ def test_added_words_are_found_as_their_flags_say(tmp_path):
         spec = json.loads(TINY["letters.json"]())
 
 
+def test_whole_words_are_found_where_bytes_stand_for_rare_characters(tmp_path):
+    spec, path = json.loads(TINY["gemma.json"]()), tmp_path / "gemma.json"
+    spec["model"]["vocab"]["zap"] = id = spec["model"]["vocab"].pop("<unused0>")
+    [word] = (one for one in spec["added_tokens"] if one["id"] == id)
+    word |= {"content": "zap", "single_word": True}
+    path.write_text(json.dumps(spec))
+    ours, direct = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
+    text = "zapped, zap; zap"
+    assert ours.encode(text) == direct.encode(text, add_special_tokens=False).ids
+    assert ours.encode(text).count(id) == 2
+
+
 @requires_qwen
 @requires_dev("cyllama")
 def test_texts_by_chance_have_the_ids_of_llama_cpp_in_a_whole_model():

@@ -75,7 +75,8 @@ def write_folder(folder, **changes):
         ({"rope_parameters": YARN, "rope_scaling": YARN | {"factor": 8.0}}, "rope_scaling and rope_parameters differ"),
         ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": YARN}, "rope_scaling and rope_parameters diff"),
         ({"partial_rotary_factor": 0.5}, "unsupported partial_rotary_factor of a llama model"),
-        ({"text_config": GEMMA3 | {"rope_parameters": YARN}}, "rope_parameters.rope_type 'yarn' of no kind of layers"),
+        ({"text_config": GEMMA3 | {"rope_parameters": YARN}}, "rope_parameters of no kind of layers"),
+        ({"text_config": GEMMA3 | {"rope_parameters": {"rope_theta": 1e4}}}, "rope_parameters of no kind of layers"),
         (
             {"text_config": GEMMA3 | {"rope_parameters": {"sliding_attention": YARN}}},
             "unsupported rope_parameters.sliding_attention.rope_type 'yarn'",
