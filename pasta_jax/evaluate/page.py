@@ -162,7 +162,8 @@ def _length_and_forks(systems: dict[str, SystemReport]) -> Section:
                 rows.append([SHOWN[system], kind, str(found[0].count), *map(cell, found)])
     text = (
         "Theoretical speedup over the baseline, of the answers that fork and of the others; and of prompts at which "
-        "both answers end by themselves: at the limit of tokens, an answer with forks has taken fewer steps."
+        "both answers end by themselves (in the last column, the answer and the one with tags forbidden): at the limit "
+        "of tokens, an answer with forks has taken fewer steps."
     )
     return Section("Speed apart from brevity", text, rows)
 
