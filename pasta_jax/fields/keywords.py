@@ -93,26 +93,42 @@ def about_of(schema: dict[str, Any], resolved: Callable[[Any], dict[str, Any]]) 
 
 
 def described(kind: str, schema: dict[str, Any]) -> str:
-    """A type with the schema's description, if that is text."""
+    """A type with the schema's description, if that is text: set apart from a listing, or it reads as one more part."""
+    mark = ";" if "one of " in kind or kind.endswith(")") else ","
+    return f"{kind}{mark} {description}" if (description := description_of(schema)) else kind
+
+
+def description_of(schema: dict[str, Any]) -> str:
+    """The schema's description, if that is text."""
     description = schema.get("description")
-    return f"{kind}, {description}" if description and isinstance(description, str) else kind
+    return description if isinstance(description, str) else ""
 
 
 def _kind(schema: dict[str, Any], resolved: Callable[[Any], dict[str, Any]]) -> str:
-    """The type of a value; of a list, that of its items where it says more than a name."""
+    """The type of a value, with what says more than its name: the items of a list, an object's described properties."""
     if "enum" in schema:
         choices = choices_of(schema)
         named = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in choices[:20]]
         return "one of " + ", ".join([*named, "…"] if len(choices) > 20 else named)
     if options := schema.get("anyOf") or schema.get("oneOf"):
-        kinds = [_kind(resolved(one), resolved) for one in options]
+        kinds = [about_of(resolved(one), resolved) for one in options]
         return (", or " if any("," in kind for kind in kinds) else " or ").join(kinds)
     kinds, shape = schema.get("type", "value"), schema.get("format")
     kind = kinds if isinstance(kinds, str) else " or ".join(kinds)
     if kind == "array" and "const" not in schema:
-        inner = _kind(resolved(schema["items"]), resolved)
+        inner = about_of(resolved(schema["items"]), resolved)
         return kind if inner in KEYWORDS else f"array of {inner}"
+    if kind == "object" and _says_more(schema, resolved):
+        properties = {name: about_of(resolved(one), resolved) for name, one in schema["properties"].items()}
+        return "object with " + ", ".join(f"{name} ({about})" for name, about in properties.items())
     return f"{kind}, {SHAPES[shape]}" if shape in list(SHAPES) else kind
+
+
+def _says_more(schema: dict[str, Any], resolved: Callable[[Any], dict[str, Any]]) -> bool:
+    """Whether a part of a value has a description."""
+    parts = [*schema.get("properties", {}).values(), *(schema.get("anyOf") or schema.get("oneOf") or [])]
+    inner = [resolved(one) for one in (*parts, *([schema["items"]] if "items" in schema else []))]
+    return any(description_of(one) or _says_more(one, resolved) for one in inner)
 
 
 def both(one: dict[str, Any], other: dict[str, Any], key: str, place: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pasta_jax.fields.keywords import (
     choices_of,
     count_of,
     described,
+    description_of,
     shown,
 )
 
@@ -131,18 +132,21 @@ class _Reader:
         self._read(schema, (), depth, refs)
         return Form(tuple(self._leaves), tuple(self._around))
 
-    def _read(self, schema: Any, path: tuple[str, ...], depth: int, refs: frozenset[str]) -> None:
+    def _read(self, schema: Any, path: tuple[str, ...], depth: int, refs: frozenset[str], around: str = "") -> None:
+        """`around`: what describes the objects around it. The root's own would be the same in every line."""
         place = ".".join(("schema", *path))
         schema, refs = self._resolved(schema, place, refs)
         _check_depth(depth, place)
         if schema.get("type") == "object" and not {"enum", "const"} & schema.keys():
             self._around[-1] += "{"
             self._objects += 1
+            if path and (description := description_of(schema)):
+                around += f" ({path[-1]}: {description})"
             for number, (name, one) in enumerate(_properties(schema, place).items()):
                 self._around[-1] += f"{', ' if number else ''}{json.dumps(name, ensure_ascii=False)}: "
                 if self._objects > MOST_OBJECTS or len(self._around[-1]) > MOST_BYTES:
                     raise PastaError(f"{place}: the schema has too many objects; ask for fewer at a time")
-                self._read(one, (*path, name), depth + 1, refs)
+                self._read(one, (*path, name), depth + 1, refs, around)
             self._around[-1] += "}"
             return
         if len(self._leaves) == MOST_FIELDS:
@@ -150,7 +154,7 @@ class _Reader:
         automaton = self._value(schema, place, depth, refs)  # checks what `about_of` reads
         items = self._items(schema, depth, refs) if self._items_too else None
         about = about_of(schema, lambda one: self._resolved(one, place, frozenset())[0])
-        self._leaves.append(Leaf(path, automaton, about, items))
+        self._leaves.append(Leaf(path, automaton, about + around, items))
         self._around.append("")
 
     def _items(self, schema: dict[str, Any], depth: int, refs: frozenset[str]) -> Items | None:

@@ -61,7 +61,7 @@ def test_items_are_those_of_a_request_for_each_that_has_read_the_names(seed):
 
 def named_schema() -> dict:
     """The schema of what is decoded first, by its other name: the prompt has the properties of an item."""
-    about = "first a short name of each item, then its kind (one of cat, dog), age (integer), all"
+    about = "first a short name of each item, then its kind (one of cat, dog), age (integer); all"
     people = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 8}, "description": about}
     people |= {"minItems": 1, "maxItems": 3}
     return {

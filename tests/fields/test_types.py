@@ -91,6 +91,25 @@ def test_a_prompt_says_what_a_value_looks_like_within_others_and_choices_as_json
         assert [leaf.about for leaf in form_of(schema_of({"x": kind})).leaves] == [about]
 
 
+def test_descriptions_of_choices_objects_and_items_are_said_and_set_apart():
+    """After a comma, a description would be one more choice."""
+    kind = {"enum": ["gift", "stock"], "description": "what for"}
+    item = {"type": "object", "properties": {"kind": kind, "n": {"type": "integer"}}}
+    address = {"type": "object", "properties": {"street": {"type": "string"}}, "description": "not billing"}
+    said = "object with kind (one of gift, stock; what for), n (integer)"
+    for schema, about in (
+        (kind, "one of gift, stock; what for"),
+        ({"type": "array", "items": {"enum": ["a"]}, "description": "labels"}, "array of one of a; labels"),
+        ({"type": "array", "items": {"type": "string", "description": "a label"}}, "array of string, a label"),
+        ({"type": "array", "items": item}, f"array of {said}"),
+        ({"anyOf": [item, {"type": "null"}], "description": "the order"}, f"{said}, or null; the order"),
+        (address, "string (x: not billing)"),
+        ({"type": "object", "properties": {"y": address}, "description": "all"}, "string (x: all) (y: not billing)"),
+    ):
+        root = {"type": "object", "properties": {"x": schema}, "description": "the same for all fields"}
+        assert [leaf.about for leaf in form_of(root).leaves] == [about]
+
+
 def test_pydantic_models_are_schemas():
     pydantic = pytest.importorskip("pydantic")
     model = pydantic.create_model("Model", name=(str, ...), age=(int, pydantic.Field(ge=0, le=150)))
