@@ -58,6 +58,10 @@ def choices_of(schema: dict[str, Any]) -> list[Any]:
     kinds = kinds if isinstance(kinds, list) else [kinds]
     if "const" in schema and "enum" in schema:
         found = [value for value in found if _among(value, schema["enum"])]
+    try:
+        json.dumps(found, allow_nan=False)
+    except ValueError:
+        raise PastaError(f"{name}: NaN and infinity are no JSON; leave them out") from None
     typed = [value for value in found if kinds == [None] or any(_is(value, kind) for kind in kinds)]
     if not typed:
         raise PastaError(f"{name}: no value is of the type beside it, {shown(schema.get('type'))}; correct one")

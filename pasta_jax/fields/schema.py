@@ -84,7 +84,7 @@ class Items:
 def form_of(schema: Schema) -> Form:
     """The fields of a schema; a schema is refused within a second, but for its patterns (PATTERNS_S)."""
     try:
-        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(schema, ensure_ascii=False)  # where a value is not a number, choices_of and others refuse it
         too_large = len(text.encode()) > MOST_BYTES
     except (TypeError, ValueError, RecursionError) as error:
         reason = "not valid Unicode" if isinstance(error, UnicodeEncodeError) else "no JSON"

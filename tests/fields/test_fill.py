@@ -151,7 +151,10 @@ OBJECTS = {"$ref": "#/$defs/a0", "$defs": CHAIN | {"a14": EMPTY}}
         ({"type": "string", "const": 5}, 'const: no value is of the type beside it, "string"'),
         ({"type": "integer", "enum": ["a", 1.5, True]}, "enum: no value is of the type"),
         ({"const": "a", "enum": ["b"]}, "const: no value"),
-        ({"const": math.inf}, "the schema: no JSON"),
+        ({"const": math.inf}, "schema: const: NaN and infinity"),
+        ({"type": "object", "properties": {"a": {"enum": [1, [math.nan]]}}}, r"schema\.a: enum: NaN and infinity"),
+        ({"type": "integer", "minimum": math.nan}, "schema: minimum"),
+        ({"const": {1}}, "the schema: no JSON"),
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "allOf"),
         ({"type": ["object", "null"], "properties": {"a": {"const": 1}}, "required": ["a", "b"]}, 'required "b"'),
         (

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+import math
 from typing import Annotated, Literal, NotRequired, Required, TypedDict
 
 import msgspec
@@ -108,6 +109,13 @@ def test_descriptions_of_choices_objects_and_items_are_said_and_set_apart():
     ):
         root = {"type": "object", "properties": {"x": schema}, "description": "the same for all fields"}
         assert [leaf.about for leaf in form_of(root).leaves] == [about]
+
+
+def test_a_default_says_nothing_also_where_json_has_no_such_number():
+    number = dataclasses.make_dataclass("number", [("x", float, math.nan), ("y", int, 3)])
+    assert [leaf.about for leaf in form_of(schema_of(number)).leaves] == ["number", "integer"]
+    schema = {"type": "number", "default": math.inf, "examples": [-math.inf]}
+    assert form_of(schema_of({"x": schema})).leaves[0].about == "number"
 
 
 def test_pydantic_models_are_schemas():
