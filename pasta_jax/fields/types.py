@@ -63,7 +63,7 @@ def _schema(fields: Any) -> Schema:
         if _is_typed_dict(fields):
             return _object(typing.get_type_hints(fields, include_extras=True))
         _refuse_unread(parts)
-        return _in_order(msgspec.json.schema(fields), parts)
+        return _in_order(fields, parts)
     except (TypeError, NameError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise
@@ -114,13 +114,19 @@ def _is_typed_dict(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "__total__") and hasattr(kind, "__required_keys__")
 
 
-def _in_order(schema: Schema, parts: list[Any]) -> Schema:
-    """The schema with the keys of each TypedDict among its parts as that states them: msgspec sorts them."""
-    for part in filter(_is_typed_dict, parts):
-        names, defined = typing.get_type_hints(part), schema.get("$defs", {}).get(part.__name__, {})
-        if names.keys() == defined.get("properties", {}).keys():
-            defined["properties"] = {name: defined["properties"][name] for name in names}
-    return schema
+def _in_order(fields: Any, parts: list[Any]) -> Schema:
+    """The schema, with the keys of each TypedDict among its parts as that states them: msgspec sorts them."""
+    dicts = [part for part in parts if _is_typed_dict(typing.get_origin(part) or part)]
+    try:
+        (schema, *references), defined = msgspec.json.schema_components([fields, *dicts], ref_template="#/$defs/{name}")
+    except KeyError as error:  # msgspec finds definitions by the names of types
+        raise PastaError(f"fields: {error}: another type has its name; rename one") from None
+    for part, reference in zip(dicts, references, strict=True):
+        one = defined[reference["$ref"].removeprefix("#/$defs/")]
+        names = typing.get_type_hints(typing.get_origin(part) or part)
+        if names.keys() == one["properties"].keys():
+            one["properties"] = {name: one["properties"][name] for name in names}
+    return schema | ({"$defs": defined} if defined else {})
 
 
 def _is_pydantic(kind: Any) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import enum
 import math
-from typing import Annotated, Literal, NotRequired, Required, TypedDict
+from typing import Annotated, Generic, Literal, NotRequired, Required, TypedDict, TypeVar
 
 import msgspec
 import pytest
@@ -24,6 +24,14 @@ class Person(TypedDict):
 class Owner:
     name: str
     born: datetime.date
+
+
+T = TypeVar("T")
+
+
+class Pair(TypedDict, Generic[T]):
+    second: T
+    first: int
 
 
 class Colour(enum.Enum):
@@ -66,6 +74,9 @@ def test_types_become_fields_in_their_order():
     assert [leaf.about for leaf in form_of(schema_of(Person)).leaves] == ["string", "string, YYYY-MM-DD"]
     for within in (list[Person], dataclasses.make_dataclass("Team", [("head", Person)]), Person | None):
         assert [*schema_of(within)["$defs"]["Person"]["properties"]] == ["name", "born"]
+    for within in (Pair[int], list[Pair[str]], Pair[list[Pair[str]]] | None):
+        pairs = [one["properties"] for one in schema_of(within)["$defs"].values()]
+        assert {tuple(names) for names in pairs} == {("second", "first")}
     mixed = form_of(schema_of({"who": "the owner", "n": int, "tags": list[str], "in": {"x": float}}))
     assert [leaf.about for leaf in mixed.leaves] == ["string, the owner", "integer", "array", "number"]
     assert prompt_for(mixed, "Text.\n", "Do it.").splitlines()[:4] == [
@@ -187,6 +198,10 @@ def test_no_types_are_named():
         (pydantic.create_model("model", x=(name, ...)), "not fully defined"),
         ({1: str}, "1"),
         (Within, "within"),
+        (
+            dataclasses.make_dataclass("outer", [(x, dataclasses.make_dataclass("A", [(x, int)])) for x in "ab"]),
+            "A.* another type has",
+        ),
     ):
         with pytest.raises(PastaError, match=f"fields: .*{match}"):
             schema_of(fields)
