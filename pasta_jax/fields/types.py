@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pasta_jax.errors import PastaError, brief
-from pasta_jax.fields.keywords import KEYWORDS
+from pasta_jax.fields.keywords import IGNORED, KEYWORDS
 from pasta_jax.fields.schema import Schema
 
 
@@ -27,6 +27,8 @@ _MARKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "enum"), lambda value: isinstance(value, list)),
     "const": lambda value: True,
 }
+_MAY_BE_FIELDS = {"properties", "const"}  # whose marks alone don't tell a schema from fields of these names
+_KNOWN = IGNORED.union(_MARKS, *KEYWORDS.values())
 # With a time zone, as formats have them; to msgspec, those that may lack it are any text.
 _TIMES = {datetime.datetime: "date-time", datetime.time: "time"}
 _JSON = (str, int, float, type(None), list, Mapping)
@@ -73,7 +75,12 @@ def _schema(fields: Any) -> Schema:
 def _is_schema(fields: Mapping[str, Any]) -> bool:
     marks = _MARKS.keys() & fields.keys()
     fit = all(_MARKS[mark](fields[mark]) for mark in marks)
-    return bool(marks) and fit and all(isinstance(value, _JSON) for value in fields.values())
+    if not (marks and fit and all(isinstance(value, _JSON) for value in fields.values())):
+        return False
+    if marks - _MAY_BE_FIELDS:
+        return True
+    inner = fields.get("properties", {}).values()
+    return fields.keys() <= _KNOWN and all(isinstance(one, Mapping) and _is_schema(one) for one in inner)
 
 
 def _object(fields: Mapping[str, Any]) -> Schema:

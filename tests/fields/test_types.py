@@ -151,11 +151,23 @@ def test_a_field_may_have_the_name_of_a_keyword():
         ({"type": Literal["a", "b"], "name": "who"}, ["type", "name"]),
         ({"type": "what kind", "const": "which"}, ["type", "const"]),
         ({"enum": "those named", "anyOf": list[str], "properties": "of it"}, ["enum", "anyOf", "properties"]),
+        ({"properties": {"name": str}}, ["properties.name"]),
+        ({"properties": {"size": "the size"}, "owner": "who owns"}, ["properties.size", "owner"]),
+        ({"properties": {"home": {"properties": {"size": int}}}}, ["properties.home.properties.size"]),
+        ({"const": "the constant", "name": "who"}, ["const", "name"]),
         (Keywords, ["type", "enum"]),
         ({"const": "text"}, ["the value"]),
         ({"type": ["string", "null"], "maxLength": 3}, ["the value"]),
+        ({"const": "text", "description": "what"}, ["the value"]),
     ):
         assert [leaf.name for leaf in form_of(schema_of(fields)).leaves] == names
+    for schema, match in (  # a schema's mistakes stay those of a schema
+        ({"properties": {"a": {"type": "string"}}, "required": ["a"]}, "schema: type"),
+        ({"type": "object", "properties": {"a": "string"}}, r'schema\.a: "string" is no schema'),
+        ({"type": "string", "contentEncoding": "base64"}, "schema: contentEncoding"),
+    ):
+        with pytest.raises(PastaError, match=match):
+            form_of(schema_of(schema))
 
 
 def test_times_have_a_zone_and_are_no_other_text():
