@@ -66,6 +66,16 @@ def test_text_messages_and_ids_are_the_same_prompt(model):
     )
 
 
+def test_options_may_be_scalars_of_numpy(model):
+    options = {"max_tokens": 12, "temperature": 0.5, "sequential": True, "seed": 7}
+    types = {"max_tokens": np.int64, "temperature": np.float64, "sequential": np.bool_, "seed": np.uint32}
+    given = {name: types[name](value) for name, value in options.items()}
+    assert pasta.generate(model, "why?", **given).text == pasta.generate(model, "why?", **options).text
+    del given["sequential"], options["sequential"]
+    [reply], [expected] = (pasta.ask(model, "why?", ["x"], rows=4, **one) for one in (given, options))
+    assert reply == expected
+
+
 def test_a_stream_yields_each_token_and_then_the_answer(model):
     prompts = ["why?", "how?"]
     items = list(pasta.stream(model, prompts, **QUICK))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from ml_collections import ConfigDict
 
 from pasta_jax.errors import PastaError
@@ -71,6 +72,8 @@ def read(config: ConfigDict | Mapping[str, Any], cls: type[Settings], name: str 
     Annotate fields to limit them: `Literal["sum", "mean"]`, `Annotated[int, msgspec.Meta(ge=1)]`.
     """
     plain = config.to_dict() if isinstance(config, ConfigDict) else dict(config)
+    # A seed that NumPy's generator drew is no int to msgspec.
+    plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in plain.items()}
     _refuse_unknown(plain, cls, name)
     try:
         return msgspec.convert(plain, cls)
