@@ -22,15 +22,15 @@ from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import Filled, Reply, ask_all, fill_all
 from pasta_jax.fields.schema import form_of
-from pasta_jax.fields.settings import FillOptions
+from pasta_jax.fields.settings import AskOptions, FillOptions
 from pasta_jax.fields.types import schema_of
 from pasta_jax.files.hub import is_id
 from pasta_jax.files.validated import Lanes, Threads, require_unicode
-from pasta_jax.models.config import PRESETS
 from pasta_jax.progress import break_silence
 from pasta_jax.runs import settings
 from pasta_jax.view.picture import picture
 from pasta_jax.view.terminal import answer_view
+from pasta_jax.weights.load import PACKAGED
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
@@ -123,10 +123,10 @@ def load_model(
     if not isinstance(model, str | os.PathLike):
         raise PastaError(f"model {model!r}: expected a preset, a path or an id")
     name = os.fspath(model)
-    is_preset = name in PRESETS
+    is_preset = name in PACKAGED
     if not is_preset and not os.path.exists(name) and not is_id(name) and "://" not in name:
         raise PastaError(
-            f"model {name!r}: neither a file or folder nor a preset; presets are {', '.join(sorted(PRESETS))}"
+            f"model {name!r}: neither a preset nor a file or folder; pass its path, or one of {', '.join(PACKAGED)}"
         )
     given = {"preset": name} if is_preset else {"path": name}
     named = {"adapter": adapter, "drafter": drafter}
@@ -138,9 +138,8 @@ def load_model(
     if not isinstance(mesh, Mesh | None):
         raise PastaError(f"mesh {mesh!r}: expected what make_mesh returns")
     given |= {key: "" if path is None else os.fspath(path) for key, path in named.items()}
-    given |= {"policy": policy, "constant": constant}
-    source = settings.read(given | {"dtype": dtype or "auto", "kernel": kernel}, ModelSource, "load_model")
-    return load(source, dtype=dtype, only_decoding=only_decoding, mesh=mesh)
+    given |= {"policy": policy, "constant": constant, "dtype": dtype or "auto", "kernel": kernel}
+    return load(settings.read(given, ModelSource, "load_model"), dtype=dtype, only_decoding=only_decoding, mesh=mesh)
 
 
 @overload
@@ -225,9 +224,7 @@ def fill(
 
 def ask(model: Model, context: str, questions: Sequence[str], **options: object) -> list[Reply]:
     """Answer several questions about one context in parallel; the context is computed once. Options as for `fill`."""
-    if unused := [name for name in ("fork", "fork_items", "instruction") if name in options]:
-        raise PastaError(f"ask.{unused[0]}: is an option of fill alone; leave it out")
-    chosen = settings.read(options, FillOptions, "ask")
+    chosen = settings.read(options, AskOptions, "ask")
     [context], questions = _texts(model, [context], "ask.context"), _texts(model, questions, "ask.questions")
     require_unicode(chosen.system, "ask.system")
     with _compiling_is_announced():

@@ -14,6 +14,7 @@ import pytest
 
 import pasta_jax as pasta
 from pasta_jax import api, progress
+from pasta_jax.device import devices
 from pasta_jax.lang.structure import PREDICTED
 from tests.helpers.traces import PROGRAM, script_of, tiny_model, traced
 
@@ -270,13 +271,22 @@ def test_invalid_prompts_and_options_are_refused_at_the_call(model, prompt, opti
     assert "\n" not in str(refused.value)
 
 
+def test_a_remedy_is_one_that_the_api_has(model, monkeypatch):
+    with pytest.raises(pasta.PastaError, match=r"ask.aftr: unknown key; known keys are") as refused:
+        pasta.ask(model, "a", ["b"], aftr=1)
+    assert not {"fork", "fork_items", "instruction"} & {*str(refused.value).replace(",", "").split()}
+    monkeypatch.setattr(devices, "total_bytes", lambda: 1)
+    for call in (lambda: pasta.generate(model, "a"), lambda: pasta.fill(model, "a", {"b": str})):
+        with pytest.raises(pasta.PastaError, match=r"lower lanes or max_tokens$"):
+            call()
+
+
 def test_a_model_that_is_neither_preset_nor_file_is_refused(tmp_path):
-    with pytest.raises(pasta.PastaError, match=r"model 'smollm': neither .* presets are .*smollm2_135m"):
+    with pytest.raises(pasta.PastaError, match=r"model 'smollm': neither .*; pass its path, or one of .*smollm2_135m"):
         pasta.load_model("smollm")
-    with pytest.raises(
-        pasta.PastaError, match=r"^model gemma_7b: no package ships its weights; set --config\.model\.path="
-    ):
-        pasta.load_model("gemma_7b")
+    with pytest.raises(pasta.PastaError, match=r"model 'gemma_7b': neither .*; pass its path") as refused:
+        pasta.load_model("gemma_7b")  # an architecture without packaged weights
+    assert "gemma_2b" not in str(refused.value)
     with pytest.raises(pasta.PastaError, match="model None: expected a preset"):
         pasta.load_model(None)
     with pytest.raises(pasta.PastaError, match=r"load_model\.dtype: unknown value 'int8'; choose from auto"):

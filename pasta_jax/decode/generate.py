@@ -76,7 +76,7 @@ def stream(
         guests=room_for([request.automaton for request in with_guests if request.automaton]) if with_guests else None,
         extras=any(request.bias or request.scored for request in requests),
     )
-    require_memory(model, lanes, slots)
+    require_memory(model, lanes, slots, "lower lanes or slots" if config.slots else "lower lanes or max_tokens")
 
     def items() -> Iterator[Event | Result]:
         loop = DeviceLoop(model, spec, lanes, slots, script)
@@ -119,10 +119,10 @@ def _up_to_stop(loop: DeviceLoop, readings: Sequence[Reading]) -> Iterator[Event
         yield dataclasses.replace(result, text=readings[number].text, finish_reason="stop")
 
 
-def require_memory(model: Model, lanes: int, slots: int) -> None:
+def require_memory(model: Model, lanes: int, slots: int, fix: str = "lower lanes or slots") -> None:
     """Refuse a pool that the machine cannot hold."""
     state = functools.partial(empty_state, model.config, lanes, slots, model.dtype, is_stacked(model.params))
-    devices.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", "lower lanes or slots")
+    devices.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", fix)
 
 
 def require_rows(config: DecodeConfig, sequential: bool) -> None:

@@ -12,7 +12,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.fields.form import Field, Value, fields_of, nested, text_of, value_of, values_in, whole_of
 from pasta_jax.fields.items import item_fields, list_of, with_names
 from pasta_jax.fields.schema import Form
-from pasta_jax.fields.settings import ROWS, WIDTHS, FillOptions
+from pasta_jax.fields.settings import ROWS, WIDTHS, AskOptions, FillOptions
 from pasta_jax.fields.threads import Ask, request_of
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import filled as rules_of
@@ -63,12 +63,12 @@ def prompt_for(form: Form, context: str, instruction: str) -> str:
     return "\n".join([context.rstrip(), "", instruction, *lines])
 
 
-def template_of(model: Model, options: FillOptions) -> Request:
+def template_of(model: Model, options: AskOptions) -> Request:
     """A request without prompts."""
     return Request((), options.max_tokens, sequential=True, rules=rules_of(options, model.defaults))
 
 
-def config_of(options: FillOptions, threads: int, contexts: int = 1) -> DecodeConfig:
+def config_of(options: AskOptions, threads: int, contexts: int = 1) -> DecodeConfig:
     """How requests of so many threads are decoded."""
     rows = min((rows for rows in (*ROWS, options.rows) if rows >= threads), default=options.rows)
     rows, lanes = min(rows, options.rows), min(options.lanes, contexts)
@@ -265,7 +265,7 @@ def _add_items(
             one.values[number] = list_of(one.values[number], [next(items) for _ in pairs])
 
 
-def ask_all(model: Model, context: str, questions: Sequence[str], options: FillOptions) -> list[Reply]:
+def ask_all(model: Model, context: str, questions: Sequence[str], options: AskOptions) -> list[Reply]:
     """Answer questions about one context, which is computed once."""
     if not questions:
         raise PastaError("questions: pass a list of at least one")
@@ -275,7 +275,7 @@ def ask_all(model: Model, context: str, questions: Sequence[str], options: FillO
     return [Reply(one.text.strip(), "stop" if one.complete else "length") for one in result.guests]
 
 
-def _chat(model: Model, text: str, options: FillOptions) -> list[int]:
+def _chat(model: Model, text: str, options: AskOptions) -> list[int]:
     return model.tokenizer.chat([*([("system", options.system)] if options.system else []), ("user", text)])
 
 

@@ -10,14 +10,20 @@ WIDTHS = (4,)  # row counts that a step may use besides 1 and `rows`
 
 
 @dataclasses.dataclass(frozen=True)
-class FillOptions(AnswerSettings):
-    """How the fields of a context are decoded: these, and the rules of pasta_jax/weights/rules.py."""
+class AskOptions(AnswerSettings):
+    """How questions about a context are answered: these, and the rules of pasta_jax/weights/rules.py."""
 
-    max_tokens: Positive = 128  # of each field; a value that needs more is incomplete
+    max_tokens: Positive = 128  # of each field or answer; a value that needs more is incomplete
     system: str = ""  # system message; empty: the model family's default
+    rows: Threads = 16  # fields decoded at a time; more don't pay on a CPU
+    lanes: Lanes = 1  # contexts decoded at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class FillOptions(AskOptions):
+    """How the fields of a context are decoded."""
+
     instruction: str = "Extract these fields from the text above as JSON."  # between the context and the fields
     fork: bool = True  # False: one text of all fields, token after token, for comparison
     # True: a thread first names the items of a list of objects, then each item has a thread that has read the names
     fork_items: bool = False
-    rows: Threads = 16  # fields decoded at a time; more don't pay on a CPU
-    lanes: Lanes = 1  # contexts decoded at a time

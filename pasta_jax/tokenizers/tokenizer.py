@@ -253,6 +253,9 @@ def _kind_of(gguf: GGUF) -> str:
     return kind
 
 
+_WITHOUT = "set chat to False where texts are continued (generate, launch.decode)"  # fields and the server need one
+
+
 def _tokens_of(gguf: GGUF, vocabulary: Vocabulary) -> dict[str, str]:
     """The pieces that a template may name, of a file that states their ids."""
     pieces = {id: piece for piece, id in vocabulary.control.items()}
@@ -267,7 +270,7 @@ def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str],
         none = f"{place}: no chat template, as base models have none"
         if family.open:
             return dataclasses.replace(tokenizer, note=f"{none}; using that of {family.name}")
-        return dataclasses.replace(tokenizer, template=f"{none}; set chat to False, or add a {template.FILE}")
+        return dataclasses.replace(tokenizer, template=f"{none}; add a {template.FILE}, or {_WITHOUT}")
     own: Template | str | None
     try:
         own = template.learned(source, tokens, family, why)
@@ -276,7 +279,7 @@ def _with_template(tokenizer: Tokenizer, source: object, tokens: dict[str, str],
             ends = [one for one in tokenizer.vocabulary.control if after.startswith(one) and one != family.open]
             family = dataclasses.replace(family, close=max(ends, key=len, default=family.close))
             if not after.startswith(family.close):
-                own = f"{why}: answers don't end with {family.close}; replace it, or set chat to False"
+                own = f"{why}: answers don't end with {family.close}; replace it, or {_WITHOUT}"
     except PastaError as error:
         own = str(error)
     return dataclasses.replace(tokenizer, family=family, jinja=source, template=own, tokens=tokens)
