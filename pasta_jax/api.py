@@ -181,6 +181,8 @@ def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -
 
 def stream_text(model: Model, prompt: Prompt, **options: object) -> Iterator[str]:
     """Like `generate`, but yield the text in reading order, in pieces, as soon as what precedes them is known."""
+    if not _is_single(prompt):
+        raise PastaError("prompt: stream_text answers one prompt; use stream for a list of them")
     items = stream(model, [prompt], **options)
 
     def pieces() -> Iterator[str]:
@@ -320,6 +322,8 @@ def _encode(model: Model, prompt: Prompt, chat: bool, system: str) -> tuple[list
         raise PastaError(f"expected text, token ids or messages, got {type(prompt).__name__}")
     if system and messages[0][0] != "system":
         messages = [("system", system), *messages]
+    elif system not in ("", messages[0][1]):
+        raise PastaError("system: the conversation has a system message of its own; leave one out")
     for role, text in messages:
         require_unicode(text, f"the {role} message")
     return model.tokenizer.chat(messages), messages[-1][1]

@@ -262,6 +262,7 @@ def test_the_package_exports_the_api():
         ("x", {"max_tokens": 0}, "generate.max_tokens: expected `int` >= 1"),
         ("x", {"temperature": "hot"}, r"generate.temperature: expected `float \| null`, got `str`"),
         ("x", {"seed": -1}, "generate.seed: expected `int.*` >= 0"),
+        ([("system", "a"), ("user", "b")], {"system": "c"}, "prompt 0: system: .* of its own; leave one out"),
         ("x", {"rows": 1}, "rows 1: chunks need a row besides main's"),
     ],
 )
@@ -269,6 +270,12 @@ def test_invalid_prompts_and_options_are_refused_at_the_call(model, prompt, opti
     with pytest.raises(pasta.PastaError, match=message) as refused:
         pasta.stream(model, prompt, **options)
     assert "\n" not in str(refused.value)
+
+
+def test_a_stream_of_text_is_that_of_one_prompt(model):
+    for prompts in (["why?"], ["why?", "how?"], [[("user", "why?")]], [[1, 2]]):
+        with pytest.raises(pasta.PastaError, match="prompt: stream_text answers one prompt; use stream"):
+            pasta.stream_text(model, prompts, **QUICK)
 
 
 def test_a_remedy_is_one_that_the_api_has(model, monkeypatch):
