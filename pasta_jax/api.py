@@ -6,7 +6,7 @@ import dataclasses
 import html
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import overload
 
@@ -21,6 +21,7 @@ from pasta_jax.decode.trace import Thread, Trace
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.fields.fill import Filled, Reply, ask_all, fill_all
+from pasta_jax.fields.form import Value as Value
 from pasta_jax.fields.schema import form_of
 from pasta_jax.fields.settings import AskOptions, FillOptions
 from pasta_jax.fields.types import schema_of
@@ -35,7 +36,7 @@ from pasta_jax.weights.model import Model
 from pasta_jax.weights.settings import ModelSource
 from pasta_jax.weights.source import load
 
-Message = tuple[str, str] | Mapping[str, str]  # (role, text) or {"role": ..., "content": ...}
+Message = tuple[str, str] | Mapping[str, object]  # (role, text) or {"role": ..., "content": ...}
 Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or a conversation that ends with the user
 
 WIDTHS = (2, 4)  # row counts a step may use besides 1 and `rows`
@@ -143,7 +144,7 @@ def load_model(
 
 
 @overload
-def generate(model: Model, prompt: Prompt, **options: object) -> Answer: ...
+def generate(model: Model, prompt: Prompt, **options: object) -> Answer: ...  # type: ignore[overload-overlap]
 @overload
 def generate(model: Model, prompt: Sequence[Prompt], **options: object) -> list[Answer]: ...
 def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -> Answer | list[Answer]:
@@ -163,7 +164,7 @@ def generate(model: Model, prompt: Prompt | Sequence[Prompt], **options: object)
     return answers[0] if single else answers
 
 
-def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -> Iterator[Event | Answer]:
+def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -> Generator[Event | Answer, None, None]:
     """Like `generate`, but yield an Event for each token as it is decoded, and each Answer when it is finished.
 
     Events of several threads and prompts are interleaved: `event.request` is the index of the prompt, `event.thread`
@@ -172,20 +173,20 @@ def stream(model: Model, prompt: Prompt | Sequence[Prompt], **options: object) -
     requests, config, stops = _requests(model, [prompt] if _is_single(prompt) else prompt, options)
     items = decoding.stream(model, requests, config, STREAM_STEPS, stops=stops)
 
-    def answered() -> Iterator[Event | Answer]:
+    def answered() -> Generator[Event | Answer, None, None]:
         with _compiling_is_announced():
             yield from (_answer(item) if isinstance(item, Result) else item for item in items)
 
     return answered()
 
 
-def stream_text(model: Model, prompt: Prompt, **options: object) -> Iterator[str]:
+def stream_text(model: Model, prompt: Prompt, **options: object) -> Generator[str, None, None]:
     """Like `generate`, but yield the text in reading order, in pieces, as soon as what precedes them is known."""
     if not _is_single(prompt):
         raise PastaError("prompt: stream_text answers one prompt; use stream for a list of them")
     items = stream(model, [prompt], **options)
 
-    def pieces() -> Iterator[str]:
+    def pieces() -> Generator[str, None, None]:
         reading = Reading(model.tokenizer.tags, stop_texts(options.get("stop")))
         for item in items:
             if text := reading.push(item) if isinstance(item, Event) else item.text[len(reading.text) :]:
@@ -195,10 +196,10 @@ def stream_text(model: Model, prompt: Prompt, **options: object) -> Iterator[str
 
 
 @overload
-def fill(model: Model, context: str, fields: object, **options: object) -> Filled: ...
+def fill(model: Model, context: str, fields: object, **options: object) -> Filled: ...  # type: ignore[overload-overlap]
 @overload
 def fill(model: Model, context: Sequence[str], fields: object, **options: object) -> list[Filled]: ...
-def fill(
+def fill(  # type: ignore[misc]  # `after` is one of the options
     model: Model,
     context: str | Sequence[str],
     fields: object,

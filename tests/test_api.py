@@ -5,7 +5,9 @@ import subprocess
 import sys
 import threading
 import types
+import typing
 import xml.etree.ElementTree as xml
+from collections.abc import Generator
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -234,6 +236,16 @@ def test_the_package_exports_the_api():
     assert all(getattr(pasta, name) is getattr(api, name) for name in pasta.__all__ if name != "teach")
     with pytest.raises(AttributeError, match="no attribute 'generat'"):
         pasta.generat  # noqa: B018
+
+
+def test_what_is_called_is_typed():
+    """By type checkers, which read the package's types if it says so."""
+    assert (Path(pasta.__file__).parent / "py.typed").is_file()
+    for function, item in ((pasta.stream, pasta.Event | pasta.Answer), (pasta.stream_text, str)):
+        assert typing.get_type_hints(function)["return"] == Generator[item, None, None]
+    for cls, name in ((pasta.Answer, "trace"), (pasta.Answer, "finish_reason"), (pasta.Filled, "fields")):
+        [kind, *_] = typing.get_args(hint := typing.get_type_hints(cls)[name]) or [hint]
+        assert kind is str or getattr(pasta, kind.__name__) is kind
 
 
 # Refusals

@@ -66,7 +66,7 @@ def command(wheel, tmp_path_factory):
 def test_the_wheel_holds_the_package_with_its_data_scripts_configs_and_adapters_and_nothing_else(wheel):
     files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert files == tracked("pasta_jax") | {f"pasta_jax/_scripts/{name}" for name in tracked(*INSIDE)}
-    for ending in (".jsonl", ".html", ".cc", ".h", ".safetensors"):
+    for ending in (".jsonl", ".html", ".cc", ".h", ".safetensors", "pasta_jax/py.typed"):
         assert any(name.endswith(ending) for name in files)
 
 
