@@ -136,23 +136,28 @@ def track(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
 def break_silence(what: str) -> Iterator[None]:
     """Display what goes on, or after each SILENCE_S in which nothing was said, say it: the innermost, or `what`.
 
-    An empty `what` is not said.
+    An empty `what` is not said. An abandoned stream may be closed by the garbage collector, in any thread, which may
+    hold any lock: its end then takes none and waits for nothing.
     """
-    ended, fallback = threading.Event(), Progress(what)
+    fallback = Progress(what)
     fallback.close()  # it is never displayed, and never hides a display
+    going_on = threading.Lock()  # held until the end; it can be released within its own `acquire`, unlike an Event
+    going_on.acquire()
 
     def watch() -> None:
-        while not ended.wait(FRAME_S):
-            _look(fallback)
+        while not going_on.acquire(timeout=FRAME_S):
+            with _lock:
+                if going_on.locked():
+                    _look(fallback)
 
-    thread = threading.Thread(target=watch, name="break_silence", daemon=True)
-    thread.start()
+    threading.Thread(target=watch, name="break_silence", daemon=True).start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
-        _live.stop()
+        going_on.release()
+        if not isinstance(sys.exception(), GeneratorExit):
+            with _lock:  # after a frame that is being drawn, the last
+                _live.stop()
 
 
 def _look(fallback: Progress) -> None:

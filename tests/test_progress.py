@@ -5,6 +5,7 @@ import io
 import re
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -44,6 +45,35 @@ def terminal(now, monkeypatch, capsys) -> io.StringIO:
     monkeypatch.setattr(progress, "_console", console)
     monkeypatch.setattr(progress, "_live", progress._live_on(console))
     return console.file
+
+
+class Lock:
+    """A lock that says when a watcher waits for it."""
+
+    def __init__(self):
+        self._lock, self.waits = threading.RLock(), threading.Event()
+
+    def __enter__(self) -> None:
+        if threading.current_thread().name == "break_silence":
+            self.waits.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def lock(monkeypatch) -> Lock:
+    monkeypatch.setattr(progress, "_lock", lock := Lock())
+    return lock
+
+
+@pytest.fixture
+def watched(monkeypatch) -> Callable[[], threading.Thread]:
+    """The thread of the `break_silence` that has begun; it looks all the time."""
+    monkeypatch.setattr(progress, "FRAME_S", 0.001)
+    before = threading.enumerate()
+    return lambda: ({*threading.enumerate()} - {*before}).pop()
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left on device")])
@@ -130,15 +160,53 @@ def test_silence_is_broken_by_the_innermost_of_what_goes_on(now, capsys):
         assert said_after(10) == "samples: 1 of 4, 20.0 s each, 1:00 left\n"
 
 
-def test_silence_is_watched_until_the_command_ends(monkeypatch):
+def test_silence_is_watched_until_the_command_ends(monkeypatch, watched):
     said = threading.Event()
-    monkeypatch.setattr(progress, "FRAME_S", 0.001)
     monkeypatch.setattr(progress, "SILENCE_S", 0.0)
     monkeypatch.setattr(progress, "say", lambda line: said.set())
-    before = threading.active_count()
     with progress.break_silence("sft: working"):
         assert said.wait(10)
-    assert threading.active_count() == before
+        watcher = watched()
+    watcher.join(10)
+    assert not watcher.is_alive()
+
+
+def test_nothing_is_displayed_after_the_end(monkeypatch, watched, lock):
+    """Not even by a watcher that was about to look."""
+    monkeypatch.setattr(progress, "_look", looked := Mock())
+    with lock, progress.break_silence(""):
+        watcher = watched()
+        assert lock.waits.wait(10)
+    watcher.join(10)
+    assert (watcher.is_alive(), looked.called) == (False, False)
+
+
+@pytest.mark.parametrize("by_watcher", [True, False])
+def test_an_abandoned_stream_may_be_closed_in_any_thread(monkeypatch, watched, lock, by_watcher):
+    """As the garbage collector does: in its own watcher, or in a thread that has the lock which that waits for."""
+    looked, closed = threading.Event(), threading.Event()
+
+    def abandoned() -> Iterator[None]:
+        with progress.break_silence(""):
+            yield
+
+    def close() -> None:
+        with lock:
+            lock.waits.clear()
+            assert by_watcher or lock.waits.wait(10)
+            stream.close()
+            closed.set()
+
+    stream = abandoned()
+    monkeypatch.setattr(progress, "_is_terminal", lambda: looked.set() or (by_watcher and close()))  # while it looks
+    next(stream)
+    watcher = watched()
+    assert looked.wait(10)
+    if not by_watcher:
+        threading.Thread(target=close, daemon=True).start()
+    assert closed.wait(10)
+    watcher.join(10)
+    assert not watcher.is_alive()
 
 
 def test_a_terminal_shows_all_that_goes_on_below_what_is_printed_and_keeps_the_latter_only(now, terminal, capsys):
