@@ -1,6 +1,7 @@
 """Lanes on a device and the requests that wait for one: everything is decoded here, in rounds of some steps."""
 
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Collection, Iterator
 
@@ -11,7 +12,7 @@ from pasta_jax.automata.vocabulary import pieces
 from pasta_jax.decode.cost import prices_of, replaced
 from pasta_jax.decode.guests import install, no_guests, padded
 from pasta_jax.decode.interpreter import Script, run
-from pasta_jax.decode.lane_log import SHORT, LaneLog, Snapshot
+from pasta_jax.decode.lane_log import SHORT, UNREAD, LaneLog, Snapshot
 from pasta_jax.decode.prefill import Prefill, release
 from pasta_jax.decode.prefix_cache import PrefixCache
 from pasta_jax.decode.request import Event, Request, Result
@@ -26,6 +27,7 @@ BETWEEN = 64  # tokens of prompts, at least, between two rounds
 # and the next so many tokens have none. With eight clients, a fifth gains 5%, a tenth nothing (dev/log, 2026-11-28).
 JUDGED, KEPT, REST = 128, 0.12, 1024
 MANY, STEPS_OF_MANY = 64, 32  # lanes, and steps of their rounds: a lane that has ended waits for half of these
+FIRST_STEPS, ROUND_S = 16, 1.0  # of the first UNREAD round, and what each later one takes
 
 
 class DeviceLoop:
@@ -34,7 +36,9 @@ class DeviceLoop:
     It belongs to one thread, which submits, cancels and calls `round`, or its two parts; engine.py is such a thread for
     many clients. A round is as long as the most impatient of its requests allows. While one of them is read as it grows
     (SHORT), only BETWEEN tokens of new prompts are computed between two rounds, so that a long prompt does not
-    interrupt the others.
+    interrupt the others. An UNREAD round takes about ROUND_S, as Python sees a Ctrl-C at its end only. When a lane is
+    filled again doesn't depend on that; where it would, with MANY lanes, and where several processes must run equal
+    rounds, their length is fixed.
     `prices` are DecodeState's where forks are admitted or drafts are fed; None: measured.
     """
 
@@ -66,6 +70,7 @@ class DeviceLoop:
             guests = no_guests(lanes, max_threads(slots), spec.guests, words)
             self._state = dataclasses.replace(self._state, guests=guests)
         self._automata = [""] * lanes  # the key of each lane's
+        self._pace = FIRST_STEPS  # steps of ROUND_S
         # Several lanes may fill the steps, so that drafts don't pay: a program without them, and rounds that take it.
         self._plain, self._rest, self._judged = None, 0, np.zeros(2, int)
         if spec.drafts and lanes > 1 and script is None:
@@ -131,17 +136,19 @@ class DeviceLoop:
 
     def advance(self) -> Iterator[Event | Result]:
         """Decode, and yield what came of it; after `begin`."""
-        written = self._written_lane
-        plain = self._rest > 0
-        self._run(min(log.next_steps for lane, log in enumerate(self._logs) if log and lane != written), plain)
+        plain, began = self._rest > 0, time.perf_counter()
+        read = {lane: log for lane, log in enumerate(self._logs) if log and lane != self._written_lane}
+        steps = min(log.next_steps for log in read.values())
+        if steps >= UNREAD and len(self._logs) < MANY and jax.process_count() == 1:
+            steps = self._pace
+        self._run(steps, plain)
         scored = any(log is not None and log.request.scored for log in self._logs)
         self._snapshot = snapshot = Snapshot.of(self._state, scored)
+        done = max(int(snapshot.steps[lane]) - log.step for lane, log in read.items())
+        self._pace = paced(done, time.perf_counter() - began)
         if self._plain is not None:
-            growths = [log.growth(snapshot, lane) for lane, log in enumerate(self._logs) if log and lane != written]
-            self._judge(sum(growths), plain)
-        for lane, log in enumerate(self._logs):
-            if log is None or lane == self._written_lane:
-                continue
+            self._judge(sum(log.growth(snapshot, lane) for lane, log in read.items()), plain)
+        for lane, log in read.items():
             log.record_time(int(snapshot.steps[lane]))
             yield from log.events(snapshot, lane)
             if not snapshot.live[lane]:
@@ -224,3 +231,8 @@ class DeviceLoop:
         first = int(self._script.tokens[admission.lane, 0]) if replayed else -1
         self._prefill, self._prefilled = Prefill(self._model, admission, request, self._spec, first), 0
         return self._prefill
+
+
+def paced(done: int, seconds: float) -> int:
+    """Steps of a round of ROUND_S, if they take as long as so many did."""
+    return max(1, min(UNREAD, int(ROUND_S * done / seconds)))

@@ -9,6 +9,7 @@ import jax
 from pasta_jax.decode.device_loop import DeviceLoop
 from pasta_jax.decode.guests import room_for
 from pasta_jax.decode.interpreter import Script
+from pasta_jax.decode.lane_log import UNREAD
 from pasta_jax.decode.request import Event, Request, Result
 from pasta_jax.decode.settings import DecodeConfig, Room
 from pasta_jax.decode.state import LoopSpec, empty_state, slots_of_threads
@@ -36,7 +37,7 @@ def generate(
     model: Model, requests: Sequence[Request], config: DecodeConfig, stops: Sequence[str] = ()
 ) -> list[Result]:
     """Answer all requests; results in the order of the requests."""
-    steps = STOP_STEPS if stops else 256
+    steps = STOP_STEPS if stops else UNREAD
     results = (item for item in stream(model, requests, config, steps, stops=stops) if isinstance(item, Result))
     return sorted(results, key=lambda result: result.request)
 
@@ -51,11 +52,12 @@ def stream(
 ) -> Iterator[Event | Result]:
     """Yield events as tokens are fed, read from the device every `round_steps` steps, and each result when it is ready.
 
-    Requests that cannot be answered are refused by the call itself, before the first item. Requests beyond the lanes
-    wait; a lane is refilled as soon as its request ends, without affecting the other lanes. A prompt whose beginning a
-    lane already holds copies it from there: several answers to one prompt cost one prefill. With a script (replay.py),
-    every request needs a lane of its own and follows its program. An answer ends before the first of `stops`, texts, in
-    reading order; its trace may hold some tokens more, as the device decodes whole rounds.
+    With UNREAD steps or more, it is read about every second. Requests that cannot be answered are refused by the call
+    itself, before the first item. Requests beyond the lanes wait; a lane is refilled as soon as its request ends,
+    without affecting the other lanes. A prompt whose beginning a lane already holds copies it from there: several
+    answers to one prompt cost one prefill. With a script (replay.py), every request needs a lane of its own and follows
+    its program. An answer ends before the first of `stops`, texts, in reading order; its trace may hold some tokens
+    more, as the device decodes whole rounds.
     """
     if script is not None and config.lanes < len(requests):
         raise PastaError(f"lanes {config.lanes}: a replay needs one lane per program; set lanes to {len(requests)}")

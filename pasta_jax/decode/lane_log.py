@@ -15,6 +15,7 @@ from pasta_jax.tokenizers.tokenizer import Detokenizer
 from pasta_jax.weights.model import Model
 
 SHORT = 16  # steps of a round, at most, whose tokens somebody waits for
+UNREAD = 256  # steps of a round, at most, whose tokens nobody reads before its end; it takes about a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,11 @@ class LaneLog:
     def next_steps(self) -> int:
         """Steps until this request is read again: one before its first token, if somebody waits for it."""
         return 1 if not self.reported and self.round_steps <= SHORT else self.round_steps
+
+    @property
+    def step(self) -> int:
+        """Steps done when this request was last read."""
+        return next(reversed(self.rounds))
 
     @property
     def is_awaited(self) -> bool:
