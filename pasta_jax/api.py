@@ -124,12 +124,10 @@ def load_model(
     if not isinstance(model, str | os.PathLike):
         raise PastaError(f"model {model!r}: expected a preset, a path or an id")
     name = os.fspath(model)
-    is_preset = name in PACKAGED
-    if not is_preset and not os.path.exists(name) and not is_id(name) and "://" not in name:
+    if name not in PACKAGED and not os.path.exists(name) and not is_id(name) and "://" not in name:
         raise PastaError(
             f"model {name!r}: neither a preset nor a file or folder; pass its path, or one of {', '.join(PACKAGED)}"
         )
-    given = {"preset": name} if is_preset else {"path": name}
     named = {"adapter": adapter, "drafter": drafter}
     for key, path in named.items():
         if not isinstance(path, str | os.PathLike | None):
@@ -138,9 +136,11 @@ def load_model(
         raise PastaError("drafter: only decoding uses one; leave it out, or only_decoding as it is")
     if not isinstance(mesh, Mesh | None):
         raise PastaError(f"mesh {mesh!r}: expected what make_mesh returns")
-    given |= {key: "" if path is None else os.fspath(path) for key, path in named.items()}
-    given |= {"policy": policy, "constant": constant, "dtype": dtype or "auto", "kernel": kernel}
-    return load(settings.read(given, ModelSource, "load_model"), dtype=dtype, only_decoding=only_decoding, mesh=mesh)
+    given = {key: "" if path is None else os.fspath(path) for key, path in named.items()}
+    given |= {"preset" if name in PACKAGED else "path": name, "policy": policy, "constant": constant, "kernel": kernel}
+    source = settings.read(given | {"dtype": dtype or "auto"}, ModelSource, "load_model")
+    with _compiling_is_announced():
+        return load(source, dtype=dtype, only_decoding=only_decoding, mesh=mesh)
 
 
 @overload

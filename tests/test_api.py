@@ -18,6 +18,7 @@ import pasta_jax as pasta
 from pasta_jax import api, progress
 from pasta_jax.device import devices
 from pasta_jax.lang.structure import PREDICTED
+from pasta_jax.teaching import run
 from tests.helpers.traces import PROGRAM, script_of, tiny_model, traced
 
 ROOT = Path(__file__).parent.parent
@@ -246,6 +247,20 @@ def test_what_is_called_is_typed():
     for cls, name in ((pasta.Answer, "trace"), (pasta.Answer, "finish_reason"), (pasta.Filled, "fields")):
         [kind, *_] = typing.get_args(hint := typing.get_type_hints(cls)[name]) or [hint]
         assert kind is str or getattr(pasta, kind.__name__) is kind
+
+
+def test_loading_and_teaching_display_what_goes_on(monkeypatch, tmp_path):
+    """As what is decoded."""
+    before = threading.enumerate()
+
+    def watchers(*_: object, **__: object) -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread not in before]
+
+    monkeypatch.setattr(api, "load", watchers)
+    monkeypatch.setattr(run, "run", watchers)
+    assert pasta.load_model("smollm2_135m") == ["break_silence"]
+    before = threading.enumerate()
+    assert pasta.teach("smollm2_135m", ["why?"], tmp_path) == ["break_silence"]
 
 
 # Refusals

@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.validated import require_unicode
 from pasta_jax.models.config import PRESETS
+from pasta_jax.progress import break_silence
 from pasta_jax.runs.settings import changed
 from pasta_jax.teaching import prompts as chosen
 from pasta_jax.teaching import run
@@ -43,7 +45,9 @@ def teach(
         if (folder / PROMPTS).exists() and file.exists() and file.read_text("utf-8") != lines:
             raise PastaError(f"{folder}: was started with other prompts; use another workdir, or the same prompts")
         write_whole(file, lines)
-    adapter = run.run(asked, folder)
+    compilation_cache.announce()
+    with break_silence(""):
+        adapter = run.run(asked, folder)
     assert adapter is not None  # nothing stops it
     return adapter
 
