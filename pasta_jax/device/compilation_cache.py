@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import shutil
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -26,6 +27,8 @@ DAMAGED = re.compile(r"Error reading persistent compilation cache entry for '(\w
 PHASES = tuple(
     f"/jax/core/compile/{phase}_duration" for phase in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
 )
+
+_lock = threading.RLock()  # of what threads that compile share; within it, that of displays is taken, never the reverse
 
 
 def keep() -> None:
@@ -112,9 +115,16 @@ class _Compiling:
     shown: Progress | None = None
 
 
-@functools.cache
 def _compiling() -> _Compiling:
-    """The sum over JAX's phases, which listeners update and display. A phase within another counts once."""
+    """The sum over JAX's phases in this process."""
+    with _lock:
+        return _registered()
+
+
+@functools.cache
+def _registered() -> _Compiling:
+    """The sum over JAX's phases, which listeners update and display. A phase within another, or another thread's
+    meanwhile, counts once."""
     import jax.monitoring
 
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
@@ -123,17 +133,22 @@ def _compiling() -> _Compiling:
     state = _Compiling()
 
     def begin(event: str, *_: float, **__: str) -> None:
-        if event in PHASES:
+        if event not in PHASES:
+            return
+        with _lock:
             if not state.depth:
                 state.shown = doing(what)
             state.depth += 1
 
     def end(event: str, *_: float, **__: str) -> None:
-        if event in PHASES and state.depth:
-            state.depth -= 1
-            if not state.depth:
-                state.seconds += state.shown.elapsed
-                state.shown.close()
+        if event not in PHASES:
+            return
+        with _lock:
+            if state.depth:
+                state.depth -= 1
+                if not state.depth:
+                    state.seconds += state.shown.elapsed
+                    state.shown.close()
 
     jax.monitoring.register_scalar_listener(begin)
     jax.monitoring.register_event_duration_secs_listener(end)

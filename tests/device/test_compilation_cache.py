@@ -1,10 +1,12 @@
 """Compiled programs are kept by default, where the user's environment wants them; long compilations are displayed."""
 
+import functools
 import os
 import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -157,7 +159,7 @@ def test_compiling_is_displayed_and_counts_nested_phases_once(monkeypatch, liste
     monkeypatch.setattr(progress, "_running", [])
     now = [10.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    compiling = compilation_cache._compiling.__wrapped__()
+    compiling = compilation_cache._registered.__wrapped__()
     (begin,), (end,) = listeners
     trace, _, xla = compilation_cache.PHASES
     for phases, took, total in (([trace, trace], 4.0, 4.0), ([xla], 1.0, 5.0)):
@@ -168,6 +170,40 @@ def test_compiling_is_displayed_and_counts_nested_phases_once(monkeypatch, liste
         for event in ("/another/event", *phases):
             end(event, 0.0, fun_name="f")
         assert (compiling.seconds, progress._running) == (total, [])
+
+
+def test_threads_that_begin_at_once_are_registered_and_displayed_once(monkeypatch, listeners):
+    """A second display would stay for ever."""
+    monkeypatch.setattr(progress, "_running", [])
+    monkeypatch.setattr(compilation_cache, "_registered", functools.cache(compilation_cache._registered.__wrapped__))
+    others = []
+
+    def interrupted(function: Callable, other: Callable) -> Callable:
+        """The function, which another thread tries to overtake once it has begun."""
+
+        def both(*arguments: object) -> object:
+            if not others:
+                others.append(threading.Thread(target=other))
+                others[0].start()
+                others[0].join(0.2)  # it waits for this thread
+            return function(*arguments)
+
+        return both
+
+    register = jax.monitoring.register_scalar_listener
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.monitoring, "register_scalar_listener", interrupted(register, compilation_cache._compiling))
+        compiling = compilation_cache._compiling()
+    others.pop().join()
+    (begin,), (end,) = listeners
+    event = compilation_cache.PHASES[0]
+    monkeypatch.setattr(compilation_cache, "doing", interrupted(progress.doing, lambda: begin(event)))
+    begin(event)
+    others.pop().join()
+    assert (compiling.depth, len(progress._running)) == (2, 1)
+    end(event)
+    end(event)
+    assert (compiling.depth, progress._running) == (0, [])
 
 
 def test_jax_reports_what_is_counted():
