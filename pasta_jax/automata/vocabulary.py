@@ -1,11 +1,11 @@
 """A tokenizer's pieces as arrays: what each token adds to a text, in bytes and in characters of a JSON string."""
 
 import dataclasses
-import functools
 
 import numpy as np
 
 from pasta_jax.automata.values import BACKSLASH, QUOTE
+from pasta_jax.tokenizers.once import once
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 LONGEST = 32  # bytes of a token that may be part of a value; longer ones are runs of blanks and marks
@@ -32,7 +32,7 @@ class Pieces:
         return len(self.start) - 1
 
 
-@functools.lru_cache(maxsize=8)
+@once
 def pieces(tokenizer: Tokenizer, vocab: int) -> Pieces:
     """The pieces of a tokenizer, for logits of `vocab` ids."""
     size = -(-vocab // 32) * 32

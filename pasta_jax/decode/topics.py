@@ -18,6 +18,7 @@ import numpy as np
 from pasta_jax.decode.state import DecodeState, LoopSpec, TopicIds, Topics
 from pasta_jax.lang.grammar import BEGINS, BLANK, EXTENDS, SEVERAL, TEXT
 from pasta_jax.lang.words import is_mark
+from pasta_jax.tokenizers.once import once
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.rules import Rules
 
@@ -26,7 +27,7 @@ SHARED = {chr(0xDC00 + byte) for byte in range(128, 256)}  # bytes of an incompl
 LONGEST = 255  # bytes of an id's spelling that count
 
 
-@functools.cache
+@once
 def topic_ids(tokenizer: Tokenizer) -> TopicIds:
     """What each id of a tokenizer adds to a topic."""
     kinds, ends, lengths, digests = [], [], [], []
