@@ -19,7 +19,7 @@ from pasta_jax.weights.rules import Defaults
 BLOCKS = "q4"  # a dtype: float32, with the matrices of a quantised GGUF file in its own blocks
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Model:
     """A transformer with its weights and its tokenizer."""
 
