@@ -232,6 +232,9 @@ def test_a_round_that_nobody_reads_takes_a_second_where_no_other_process_must_ru
     assert rounds(4.0) == [16, 1, 1]
     assert rounds(1 / 1024) == [16, 256]
     assert rounds(4.0, 64) == [64, 64, 64]
+    with monkeypatch.context() as patch:
+        patch.setattr(device_loop, "MANY", LANES)
+        assert rounds(4.0) == [32, 32, 32]
     monkeypatch.setattr(device_loop.jax, "process_count", lambda: 2)
     assert rounds(4.0) == [256]
     assert all(one == tokens[-1][: len(one)] for one in tokens)
