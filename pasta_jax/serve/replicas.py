@@ -157,9 +157,10 @@ class Actors:
                 others = [one for one in replicas if not one.is_wanted]
                 min(others, key=lambda one: (one.client is None, one.number)).is_wanted = True
             elif change < 0:
-                wanted[-1].is_wanted = False
-                if wanted[-1].client is None:  # it may start no sooner than its cluster has room
-                    self.stop(wanted[-1].number)
+                dropped = max(wanted, key=lambda one: (one.client is None, one.number))  # rather one that isn't there
+                dropped.is_wanted = False
+                if dropped.client is None:  # it may start no sooner than its cluster has room
+                    self.stop(dropped.number)
 
 
 def run(settings: ServeSettings) -> None:

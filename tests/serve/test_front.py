@@ -251,6 +251,17 @@ def test_replicas_are_as_many_as_requests_need_for_a_while():
     assert {demand.change(now + second, here[:2]) for second in range(30)} == {0}
 
 
+def test_a_replica_that_runs_is_not_dropped_for_one_that_is_lost(monkeypatch):
+    here = [Replica(number, SETTINGS, "key") for number in range(3)]
+    here[2].client = object()
+    demand = Mock(change=Mock(side_effect=[-1, -1, asyncio.CancelledError]))
+    monkeypatch.setattr(replicas, "Demand", lambda *_: demand)
+    monkeypatch.setattr(replicas, "CHECK_S", 0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(replicas.Actors(Mock(), SETTINGS, "key").scale(here, SETTINGS))
+    assert [one.is_wanted for one in here] == [False, False, True]
+
+
 def test_a_replica_that_is_no_longer_wanted_gets_no_requests():
     def handler(number: int, request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, text=str(number))
