@@ -17,7 +17,7 @@ class Demand:
         """1: one more, -1: one fewer, 0: as many, as of their last checks."""
         waiting, running = (sum(one.load[name] for one in wanted) for name in ("waiting", "running"))
         count, scaling = len(wanted), self._settings.scaling
-        is_starting = any(one.client is None for one in wanted)
+        is_starting = any(one.client is None and not one.has_failed for one in wanted)
         if not waiting or is_starting or count == self._settings.most_replicas:
             self._enough = now
         if count == self._settings.replicas or waiting + running > self._settings.decoding.lanes * (count - 1) / 2:

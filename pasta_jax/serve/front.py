@@ -51,12 +51,14 @@ class Replica:
         self.number, self._key, self._limits = number, key, settings.limits
         self.client: httpx2.AsyncClient | None = None  # None: it doesn't run
         self.is_wanted = number < settings.replicas  # otherwise, it ends when it has answered its requests
+        self.has_failed = False  # to start; it is tried again
         self.requests = 0  # of this front's that it answers now
         self.load = {"waiting": 0, "running": 0, "lanes": settings.decoding.lanes}
 
     def enter(self, url: str, process: int) -> None:
         """From now on, it gets requests."""
         say(f"replica {self.number}: process {process} at {url}")
+        self.has_failed = False
         self.client = httpx2.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {self._key}"},
@@ -155,7 +157,7 @@ class Front:
                 replica.requests += 1
                 try:
                     full = await self._ask(replica, request, content, send)
-                except httpx2.ConnectError:
+                except (httpx2.ConnectError, httpx2.ConnectTimeout):  # it hasn't seen the request
                     continue
                 except httpx2.TransportError:
                     lost += 1

@@ -135,6 +135,7 @@ class Actors:
             started = await self.start(replica.number)
         except self._ray.exceptions.RayError as error:
             if replica.is_wanted:
+                replica.has_failed = True
                 say(f"replica {replica.number}: did not start: {brief(error)}")
                 await asyncio.sleep(AGAIN_S)
             self.stop(replica.number)
@@ -155,7 +156,8 @@ class Actors:
             change = demand.change(time.monotonic(), wanted)
             if change > 0:  # rather one that hasn't ended yet
                 others = [one for one in replicas if not one.is_wanted]
-                min(others, key=lambda one: (one.client is None, one.number)).is_wanted = True
+                more = min(others, key=lambda one: (one.client is None, one.number))
+                more.is_wanted, more.has_failed = True, False
             elif change < 0:
                 dropped = max(wanted, key=lambda one: (one.client is None, one.number))  # rather one that isn't there
                 dropped.is_wanted = False

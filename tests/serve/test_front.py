@@ -6,7 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import httpx2
 import pytest
@@ -93,8 +93,8 @@ def test_a_request_whose_replica_is_lost_is_sent_once_to_each_other():
     assert sorted(seen) == [0, 1, 2]
 
     lost = Mock(side_effect=httpx2.RemoteProtocolError(""))
-    refused = Mock(side_effect=httpx2.ConnectError(""))
-    for broken, code, count in ((lost, "replica_lost", 3), (refused, "no_replica", 0)):
+    refused, silent = (Mock(side_effect=error("")) for error in (httpx2.ConnectError, httpx2.ConnectTimeout))
+    for broken, code, count in ((lost, "replica_lost", 3), (refused, "no_replica", 0), (silent, "no_replica", 0)):
         answer, metrics = ask(broken, ("POST", "/v1/chat/completions", BODY), ("GET", "/metrics", None))
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
         assert answer.headers["retry-after"] == "5"
@@ -249,6 +249,26 @@ def test_replicas_are_as_many_as_requests_need_for_a_while():
     here[1].client = None
     here[0].load |= {"waiting": 9, "running": LANES}
     assert {demand.change(now + second, here[:2]) for second in range(30)} == {0}
+    here[1].has_failed = True  # one that can't start is not
+    assert demand.change(now + 34, here[:2]) == 1
+
+
+def test_a_replica_counts_as_failed_from_its_first_start_that_fails_until_it_is_there(monkeypatch):
+    class Lost(Exception):
+        pass
+
+    monkeypatch.setattr(replicas, "AGAIN_S", 0)
+    actors = replicas.Actors(Mock(**{"exceptions.RayError": Lost}), SETTINGS, "key")
+    actors.start = AsyncMock(side_effect=[Lost, replicas.Started("http://127.0.0.1:1", 1, "model")])
+    replica, seen = Replica(0, SETTINGS, "key"), []
+
+    async def starts() -> None:
+        for _ in range(2):
+            await actors._begin(replica)
+            seen.append(replica.has_failed)
+
+    asyncio.run(starts())
+    assert seen == [True, False]
 
 
 def test_a_replica_that_runs_is_not_dropped_for_one_that_is_lost(monkeypatch):
