@@ -77,19 +77,30 @@ def upload_folder(folder: Path, target: Path, fix: str) -> None:
         upload(path, target / path.relative_to(folder).as_posix(), fix)
 
 
+_copies: list[Path] = []  # of what is remote
+
+
 @functools.cache
 def local(path: Path) -> Path:
-    """The path itself, or a copy of a remote file or folder that is deleted when the process ends."""
+    """The path itself, or a copy of a remote file or folder that is deleted when the process ends, or by `forget`."""
     if not is_remote(path):
         return path
     copy = Path(tempfile.mkdtemp(prefix="pasta_jax_"))
-    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    _copies.append(copy)
     try:
         _fetch(path, copy / path.name)
     except Exception as error:
         fix = "check the address, and that this machine may read it"
         raise PastaError(f"{path}: cannot be read ({brief(error)}); {fix}") from None
     return copy / path.name
+
+
+@atexit.register
+def forget() -> None:
+    """Delete all copies: what is at gs:// may be another by now, and is fetched again."""
+    local.cache_clear()
+    while _copies:
+        shutil.rmtree(_copies.pop(), ignore_errors=True)
 
 
 def _fetch(path: Path, copy: Path) -> None:

@@ -34,7 +34,7 @@ def reload(
 
     An adapter that cannot be used leaves the old one in its place, and a line says why.
     """
-    remote.local.cache_clear()  # what is at gs:// may be another by now
+    remote.forget()  # what is at gs:// may be another by now
     read, templates, refused = [], {}, False
     for text, old in zip(service.settings.adapters, held, strict=True):
         new = old

@@ -84,6 +84,9 @@ def test_a_folder_is_uploaded_with_its_own_files_last_and_fetched_once(root, mon
     copy = remote.local(folder)
     assert names(copy) == ["about.json", "sub/deeper/rows2", "sub/rows"]
     assert remote.local(folder) == copy
+    remote.forget()
+    assert not copy.parent.exists()
+    assert names(remote.local(folder)) == names(root / "bucket/data")
     with pytest.raises(PastaError, match=r"^gs://bucket/none: cannot be read \(.*\); check the address"):
         remote.local(path_of("gs://bucket/none"))
 
