@@ -7,6 +7,7 @@ descriptor until the server can accept no other.
 import asyncio
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pasta_jax.serve.settings import Limits
@@ -32,6 +33,12 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self._is_answering:  # else what arrived is the rest of a body that nobody reads
             _cancel(self._head)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # the rest of a body is malformed whose request is answered already
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -83,6 +83,18 @@ def test_the_rest_of_a_body_that_nobody_reads_keeps_no_connection():
     run(clients)
 
 
+def test_a_malformed_rest_of_an_answered_requests_body_closes_the_connection():
+    async def clients(connect, state):
+        errors = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        chunked = GET[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
+        assert await is_closed(await connect(chunked, rest=b"zz\r\n"))
+        assert b" 400 " in await (await connect(chunked.replace(b"HTTP/1.1", b"HTTP/x"))).readline()
+        assert not errors
+
+    run(clients)
+
+
 def test_a_client_that_never_reads_the_end_of_its_last_answer_is_closed():
     async def clients(connect, state):
         await connect(LAST)
