@@ -4,6 +4,7 @@ An object store can't append, rename or lock. What grows is kept here and upload
 """
 
 import atexit
+import contextlib
 import functools
 import io
 import os
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from pasta_jax.errors import PastaError, brief
 
@@ -60,10 +62,23 @@ def upload(file: Path, target: Path, fix: str) -> None:
     """Copy a local file to a remote path, where it appears when it is complete."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("rb") as source, target.open("wb") as copy:
+        with file.open("rb") as source, _whole(target) as copy:
             shutil.copyfileobj(source, copy, CHUNK)
     except Exception as error:  # of the network, of credentials, of the service
         raise PastaError(f"{target}: cannot be written ({brief(error)}); {fix}") from None
+
+
+@contextlib.contextmanager
+def _whole(target: Path) -> Iterator[BinaryIO]:
+    """A remote file to write. What interrupts that, as Ctrl-C, leaves none: closing it would upload what it has."""
+    copy = target.open("wb")
+    try:
+        yield copy
+    except BaseException:
+        copy.closed = True
+        copy.discard()
+        raise
+    copy.close()
 
 
 def upload_folder(folder: Path, target: Path, fix: str) -> None:

@@ -3,9 +3,11 @@
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from fsspec.registry import _registry
+from fsspec.spec import AbstractBufferedFile
 
 import configs.sft
 from pasta_jax.data.builder import Examples, is_current, write
@@ -65,6 +67,25 @@ def test_files_are_written_whole(root):
     with pytest.raises(KeyError):
         stopped()
     assert json.loads((root / "bucket/run/a.json").read_text()) == {"b": 1}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_upload_that_is_interrupted_leaves_no_file(monkeypatch, tmp_path, error):
+    uploaded = []
+
+    class Written(AbstractBufferedFile):
+        def _upload_chunk(self, final=False):
+            uploaded.append(final)
+
+    target = Mock(open=lambda mode: Written(Mock(), "gs://bucket/a", mode))
+    monkeypatch.setattr(remote.shutil, "copyfileobj", Mock(side_effect=error))
+    (tmp_path / "a").write_text("whole")
+    with pytest.raises(PastaError if error is OSError else error):
+        remote.upload(tmp_path / "a", target, "rerun")
+    assert uploaded == []
+    monkeypatch.undo()
+    remote.upload(tmp_path / "a", target, "rerun")
+    assert uploaded == [True]
 
 
 def test_a_folder_is_uploaded_with_its_own_files_last_and_fetched_once(root, monkeypatch):
