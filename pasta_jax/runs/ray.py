@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Annotated, Any, TypeVar
 
@@ -32,10 +32,10 @@ class RaySettings:
 
 
 @contextlib.contextmanager
-def connected(settings: RaySettings, asked: str = "config.executor=ray") -> Iterator[ModuleType]:
+def connected(settings: RaySettings, asked: str = "config.executor=ray", least: int = 1) -> Iterator[ModuleType]:
     """Ray, connected to the cluster; within such a block, the same connection, so that workers keep what they load.
 
-    `asked` is the setting that needs Ray.
+    `asked` is the setting that needs Ray, and so many workers at a time at `least`.
     """
     try:
         import ray  # optional, and slow to import
@@ -56,9 +56,22 @@ def connected(settings: RaySettings, asked: str = "config.executor=ray") -> Iter
             f"config.ray.address: {'this machine' if address == 'local' else address}: {brief(error)}"
         ) from None
     try:
+        if address == "local":  # any other cluster may grow
+            _refuse_too_many(settings, asked, least, ray.cluster_resources())
         yield ray
     finally:
         ray.shutdown()
+
+
+def _refuse_too_many(settings: RaySettings, asked: str, least: int, here: Mapping[str, float]) -> None:
+    """Refuse workers that this machine has no room for: Ray would wait for it for ever."""
+    for name, resource in (("cpus", "CPU"), ("gpus", "GPU"), ("tpus", "TPU")):
+        each, there = getattr(settings, name), here.get(resource, 0)
+        if least * each > there:
+            raise PastaError(
+                f"config.ray.{name}={each:g}: {asked} needs {least * each:g}, and this machine has {there:g}; lower "
+                "one of them, or name a cluster in config.ray.address"
+            )
 
 
 def on_ray(

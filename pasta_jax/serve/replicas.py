@@ -174,7 +174,7 @@ def run(settings: ServeSettings) -> None:
     cluster = dataclasses.replace(settings.ray, workers=most)
     starting = doing("starting a replica" if count == 1 else f"starting {count} replicas")
     asked = f"config.replicas={count}" if count > 1 else f"config.scaling.most={most}"
-    with contextlib.closing(listening), starting, connected(cluster, asked) as ray:
+    with contextlib.closing(listening), starting, connected(cluster, asked, count) as ray:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's would abort
         actors = Actors(ray, settings, inner)
         found = [outcome(ray, actors.start(0))]  # alone: others find what it compiles and measures
