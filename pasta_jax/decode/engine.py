@@ -192,14 +192,14 @@ class Engine:
                     continue
                 if not self._take(loop):
                     return
-                began = time.perf_counter()
-                first = list(loop.begin()) if loop.is_busy else []
+                began, is_round = time.perf_counter(), loop.is_busy  # it also wakes for an exchange, say
+                first = list(loop.begin()) if is_round else []
                 self._deliver(first)
                 items = list(loop.advance()) if loop.is_busy else []
             except Exception as error:
                 loop = self._replace(loop, error)
                 continue
-            self._count(loop, (*first, *items), time.perf_counter() - began)
+            self._count(loop, (*first, *items), time.perf_counter() - began if is_round else 0.0)
             self._deliver(items)
 
     @property
@@ -288,6 +288,7 @@ class Engine:
             say(f"error: decoding can't go on: {type(again).__name__} at {place_of(again)}; start the server again")
             with self._changed:
                 self._failure, held = again, {*self._jobs}
+                self._load = dataclasses.replace(self._load, running=0)
             loop = None
         for number in held:
             self._end(number, PastaError(reason))

@@ -281,11 +281,11 @@ def test_an_engine_that_cannot_start_again_refuses_and_says_why(gate, monkeypatc
     engine = Engine(loops.pop, LANES, WAITING)
     engine.start()
     held = DeviceLoop.advance
-    monkeypatch.setattr(DeviceLoop, "advance", lambda self: held(self) and 1 / 0)
-    clients = [Client(engine, ask("x")) for _ in range(3)]
+    monkeypatch.setattr(DeviceLoop, "advance", lambda self: 1 / 0 if engine.load.running else held(self))
+    clients = [Client(engine, ask("x", LONG)) for _ in range(3)]
     gate.open()
     assert all(isinstance(client.end(), PastaError) for client in clients)
-    assert not engine.is_alive
+    assert (engine.is_alive, engine.load.running) == (False, 0)
     with pytest.raises(EngineClosed, match="the log says why"):
         Client(engine, ask("x"))
     engine.close(drain=True)
@@ -293,6 +293,13 @@ def test_an_engine_that_cannot_start_again_refuses_and_says_why(gate, monkeypatc
     failed, ended = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"error: decoding failed: ZeroDivisionError at \S+test_engine\.py:\d+", failed)
     assert re.fullmatch(r"error: decoding can't go on: IndexError at \S+:\d+; start the server again", ended)
+
+
+def test_what_wakes_an_idle_engine_is_no_round(engine):
+    for done in (threading.Event(), threading.Event()):  # the first is counted before the second is taken
+        engine.exchange(tiny_model().params, (), done.set)
+        assert done.wait(60)
+    assert (engine.load.rounds, engine.load.busy_s) == (0, 0)
 
 
 @pytest.mark.parametrize("drain", [True, False])
