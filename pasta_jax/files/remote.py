@@ -44,6 +44,11 @@ def is_remote(path: Path) -> bool:
     return not isinstance(path, Path)
 
 
+def absolute(path: Path) -> Path:
+    """The path as processes with another current folder name it."""
+    return path if is_remote(path) else path.absolute()
+
+
 def size_of(path: Path) -> int:
     """The bytes of a file."""
     return path.stat().length if is_remote(path) else path.stat().st_size

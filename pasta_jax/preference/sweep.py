@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic
+from pasta_jax.files.remote import absolute, path_of
 from pasta_jax.files.workdir import claim
 from pasta_jax.llm.client import EndpointDown
 from pasta_jax.preference.report import COLUMNS, Row, RunReport
@@ -146,8 +147,11 @@ class Point:
 
 
 def points_of(settings: SweepSettings, workdir: Path) -> list[Point]:
-    """All runs. Every one is read before anything runs, so that a bad value shows at once."""
-    found = []
+    """All runs. Every one is read before anything runs, so that a bad value shows at once.
+
+    Their folders are absolute: Ray's workers may have another current one.
+    """
+    found, workdir = [], absolute(workdir)
     for values in points(settings):
         stage = settings_of(settings.base, values, workdir)
         if stage.prompts.toy:
@@ -222,7 +226,8 @@ def points(settings: SweepSettings) -> list[dict[str, Value]]:
 
 def settings_of(base: PreferenceSettings, values: Mapping[str, Value], workdir: Path) -> PreferenceSettings:
     """The base with a run's values."""
-    changes: dict[str, Any] = {"artifacts": base.artifacts or str(workdir / "artifacts")}
+    shared = path_of(base.artifacts) if base.artifacts else workdir / "artifacts"
+    changes: dict[str, Any] = {"artifacts": str(absolute(shared))}
     changes |= {field: value for fields, value in values.items() for field in fields.split("+")}
     return changed(base, "config.base", **changes)
 

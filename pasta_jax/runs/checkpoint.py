@@ -28,7 +28,7 @@ from msgspec import Meta
 
 from pasta_jax.errors import PastaError, brief
 from pasta_jax.files import fingerprints
-from pasta_jax.files.remote import files_below, is_remote, size_of
+from pasta_jax.files.remote import absolute, files_below, is_remote, size_of
 from pasta_jax.files.validated import MIB, read_json, typed
 from pasta_jax.models.sharding import gathered
 
@@ -86,7 +86,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, about: Provenance, keep: int, keep_every: int):
         """Keeps the newest `keep`, and permanently those whose step is a multiple of `keep_every` (0: none)."""
-        self.folder = folder if is_remote(folder) else folder.absolute()
+        self.folder = absolute(folder)
         self._about = about
         self._writing: int | None = None
         options = ocp.CheckpointManagerOptions(

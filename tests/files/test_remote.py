@@ -53,7 +53,7 @@ def test_paths_are_local_or_at_gs_for_which_the_setup_command_is_named(monkeypat
 def test_files_are_written_whole(root):
     folder = path_of("gs://bucket/run")
     assert remote.is_remote(folder)
-    assert str(folder / "a.txt") == "gs://bucket/run/a.txt"
+    assert str(remote.absolute(folder) / "a.txt") == "gs://bucket/run/a.txt"
     atomic.write_whole(folder / "new/a.txt", "数\n")
     atomic.write_json(folder / "a.json", {"b": 1})
     assert names(root) == ["bucket/run/a.json", "bucket/run/new/a.txt"]

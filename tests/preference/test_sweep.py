@@ -132,7 +132,14 @@ def test_points_are_a_grid_or_a_zip():
     assert [list(point.values()) for point in points] == [[0, 1.0], [1, 2.0]]
     point = sweep.settings_of(swept.base, points[1], Path("w"))
     assert (point.sample.seed, point.train.seed, point.score.quality_weight) == (1, 1, 2.0)
-    assert point.artifacts == "w/artifacts"
+    assert point.artifacts == str(Path("w/artifacts").absolute())
+
+
+def test_runs_share_folders_whatever_the_current_one_of_a_worker(tmp_path):
+    chosen = changed(tiny(tmp_path / "model"), **{"base.artifacts": "shared"})
+    point, _ = sweep.points_of(chosen, Path("w"))
+    assert point.workdir == Path("w/points/quality_weight=1.0").absolute()
+    assert point.stage.artifacts == str(Path("shared").absolute())
 
 
 @pytest.mark.parametrize(
