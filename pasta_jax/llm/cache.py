@@ -76,11 +76,16 @@ class CachedAnswer:
 
 
 class Cache:
-    """Answers on disk, one JSON line each. Of several processes each reads all answers and writes a file of its own."""
+    """Answers on disk, one JSON line each. Of several writers each reads all answers and has a file of its own.
 
-    def __init__(self, path: Path):
+    Writers are processes, and runs that share a folder by different `run`s (0: it has none). On NFS, lines that two
+    append to one file would be mixed.
+    """
+
+    def __init__(self, path: Path, run: int = 0):
         self.path, self._lock = path, threading.Lock()
-        own = path if processes.is_first() else path.with_name(f"{path.stem}-{processes.number()}{path.suffix}")
+        numbers = [f"-{number}" for number in (run, processes.number()) if number]
+        own = path.with_name(path.stem + "".join(numbers) + path.suffix)
         self._file = JsonLines(own)
         try:
             earlier = _parse(self._file.lines, own)
@@ -114,7 +119,7 @@ def total_cost(path: Path, prices: Prices) -> Cost:
 
 
 def _files(path: Path) -> list[Path]:
-    """The cache files of all processes."""
+    """The cache files of all writers."""
     return [path, *sorted(path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"))]
 
 

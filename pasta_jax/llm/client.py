@@ -105,7 +105,7 @@ class TimeSource:
 class Client:
     """A connection to an endpoint; any number of threads may use it at a time."""
 
-    def __init__(self, endpoint: Endpoint, cache: Path, clock: TimeSource | None = None):
+    def __init__(self, endpoint: Endpoint, cache: Path, clock: TimeSource | None = None, run: int = 0):
         import openai  # it takes a second, and most commands ask no model behind an API
 
         if urllib.parse.urlsplit(endpoint.url).scheme not in ("http", "https"):
@@ -122,7 +122,7 @@ class Client:
         # The package would read the first two from the environment.
         unsent = ["OpenAI-Organization", "OpenAI-Project", *([] if self._key else ["Authorization"])]
         self._headers = dict.fromkeys(unsent, openai.omit)
-        self._cache = Cache(cache)
+        self._cache = Cache(cache, run)
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._next_start = 0.0
         self._limit_name = "max_tokens"  # of the parameter; newer models of OpenAI know max_completion_tokens only

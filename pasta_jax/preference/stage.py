@@ -16,7 +16,7 @@ from pasta_jax.data.sources import Filter, read, refuse_for_training, select
 from pasta_jax.decode.generate import positions_for
 from pasta_jax.errors import PastaError
 from pasta_jax.files import atomic, fingerprints
-from pasta_jax.files.remote import path_of
+from pasta_jax.files.remote import absolute, path_of
 from pasta_jax.judges import checked, choice, llm, minilm, offline, reward, rules
 from pasta_jax.judges import judge as verdicts
 from pasta_jax.judges.checked import CheckedJudge
@@ -107,7 +107,8 @@ def open_stage(settings: PreferenceSettings, workdir: Path) -> Stage:
     positions_for(sft)  # refuses one whose positions can't be decoded with
     baseline = load(settings.baseline, mesh=decoding_mesh(settings.mesh))
     prompts, held_out, toy_problems = read_prompts(settings)
-    judge = judge_for(settings, toy_problems, artifacts.folder)
+    run = number_of(workdir) if settings.artifacts else 0
+    judge = judge_for(settings, toy_problems, artifacts.folder, run)
     return Stage(settings, artifacts, trainable, sft, baseline, prompts, held_out, toy_problems, judge)
 
 
@@ -169,14 +170,19 @@ def toy_pair(problem: Problem) -> Pair:
     return Pair.of("", problem.instruction, problem.answer, "toy")
 
 
-def judge_for(settings: PreferenceSettings, toy_problems: Mapping[str, Problem], folder: Path) -> Judge:
-    """The judge that the settings name; a language model's verdicts are cached in `folder`."""
+def number_of(workdir: Path) -> int:
+    """A number that only this run has of those that share artifacts."""
+    return int(fingerprints.of_texts([str(absolute(workdir))]), 16)
+
+
+def judge_for(settings: PreferenceSettings, toy_problems: Mapping[str, Problem], folder: Path, run: int = 0) -> Judge:
+    """The judge that the settings name; a language model's verdicts are cached in `folder`, those of a run apart."""
     judge = settings.judge
     match judge.kind:
         case "toy":
             return toy_grader(toy_problems)
         case "llm":
-            return LLMJudge(Client(judge.endpoint, folder / "judge_cache.jsonl"), judge.asks)
+            return LLMJudge(Client(judge.endpoint, folder / "judge_cache.jsonl", run=run), judge.asks)
         case _:
             return judge_of(judge.kind, judge, settings.prompts.source, judge.scale, "config.judge")
 

@@ -73,6 +73,19 @@ def test_each_of_several_processes_writes_a_cache_of_its_own_and_reads_all(tmp_p
     cache.close()
 
 
+def test_runs_that_share_a_folder_write_caches_of_their_own_and_read_all(tmp_path):
+    path = tmp_path / "cache.jsonl"
+    caches = [Cache(path, run) for run in (0, 7, 8)]
+    for number, cache in enumerate(caches):
+        cache.put(CachedAnswer(f"of {number}", "text", 1, 2))
+        cache.close()
+    assert [len(file.read_bytes().splitlines()) for file in tmp_path.iterdir()] == [1, 1, 1]
+    assert total_cost(path, PRICES).requests == 3
+    cache = Cache(path, 7)
+    assert [cache.get(f"of {number}") for number in range(3)] == ["text"] * 3
+    cache.close()
+
+
 def test_a_price_that_is_not_set_is_stated_instead_of_a_cost_of_zero(tmp_path):
     with Server(lambda *_: good("yes")) as server:
         service = endpoint(server.url, dollars_per_million_in=0.0, dollars_per_million_out=0.0)

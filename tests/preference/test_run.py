@@ -316,6 +316,16 @@ def test_prompts_of_a_file_are_judged_beside_the_baselines_answer_alone(config, 
     assert [{len(answer) for answer in of_prompt} for of_prompt in verdicts] == [{2}] * 4  # in both orders
 
 
+def test_runs_that_share_artifacts_cache_verdicts_in_files_of_their_own(config, folder, monkeypatch):
+    monkeypatch.setattr("pasta_jax.preference.stage.read_prompts", lambda _: ((), (), {}))
+    judge = {"kind": "llm", "endpoint": {"url": "http://127.0.0.1:1", "key_variable": ""}}
+    shared = changed(config, judge=judge, prompts={"toy": "", "file": "x"}, artifacts=str(folder / "shared"))
+    for run in "ab":
+        with open_stage(shared, folder / run).judge.client:
+            pass
+    assert len([*(folder / "shared").glob("judge_cache-*.jsonl")]) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
