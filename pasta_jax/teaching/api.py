@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
-from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.validated import require_unicode
 from pasta_jax.models.config import PRESETS
 from pasta_jax.progress import break_silence
@@ -14,7 +13,6 @@ from pasta_jax.runs.settings import changed
 from pasta_jax.teaching import prompts as chosen
 from pasta_jax.teaching import run
 from pasta_jax.teaching.settings import TeachSettings
-from pasta_jax.teaching.stages import PROMPTS
 from pasta_jax.weights.settings import ModelSource
 
 
@@ -36,18 +34,13 @@ def teach(
         raise PastaError(f"teach: workdir {workdir!r}: expected a path")
     name, folder = os.fspath(model), Path(workdir)
     source = ModelSource(preset=name) if name in PRESETS else ModelSource(path=name)
-    file, lines = "" if prompts is None else prompts, None
+    file, lines = "" if prompts is None else prompts, ""
     if not isinstance(file, str | os.PathLike):
         file, lines = folder / "given.jsonl", _lines(file)
     asked = changed(TeachSettings(source), "teach", **{"prompts.file": os.fspath(file)} | settings)
-    if lines is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / PROMPTS).exists() and file.exists() and file.read_text("utf-8") != lines:
-            raise PastaError(f"{folder}: was started with other prompts; use another workdir, or the same prompts")
-        write_whole(file, lines)
     compilation_cache.announce()
     with break_silence(""):
-        adapter = run.run(asked, folder)
+        adapter = run.run(asked, folder, given=lines)
     assert adapter is not None  # nothing stops it
     return adapter
 

@@ -28,6 +28,7 @@ class Prompts:
     train: list[str]
     held_out: list[str]
     left_out: dict[str, int]  # by reason
+    given: str = ""  # the fingerprint of a user's prompts, all of them
 
 
 def room(settings: TeachSettings) -> Callable[[str], bool]:
@@ -71,7 +72,8 @@ def choose(settings: PromptsSettings, fits: Callable[[str], bool] = lambda _: Tr
         "the same words as another": len(unreserved) - len(distinct),
         "beyond config.prompts.count": len(distinct) - count,
     }
-    return Prompts(spread(kinds[0][apart:], kinds[1][held_out - apart :]), held, left_out)
+    fingerprint = fingerprints.of_texts(given) if settings.file else ""
+    return Prompts(spread(kinds[0][apart:], kinds[1][held_out - apart :]), held, left_out, fingerprint)
 
 
 def spread(many: Sequence[str], few: Sequence[str]) -> list[str]:

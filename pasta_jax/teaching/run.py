@@ -51,23 +51,26 @@ from pasta_jax.train.fit import Watch, unwatched
 FEW = 100  # records; 22 made SmolLM2 worse without a fork, 265 taught Qwen (docs/YOUR_MODEL.md)
 
 
-def run(settings: TeachSettings, workdir: Path, watch: Watch = unwatched) -> Path | None:
+def run(settings: TeachSettings, workdir: Path, watch: Watch = unwatched, given: str = "") -> Path | None:
     """Teach, from wherever an earlier call was stopped; the adapter's folder, or None if it was stopped.
 
     `watch` is entered around trainings, which then save and stop; the other stages keep what they have as they go.
+    `given`: lines that config.prompts.file is to have, if a caller's texts are its prompts.
     """
     with claim(workdir):
         plain = run_config.plain(settings)
         run_config.refuse_other(workdir, plain, run_config.plain(TeachSettings()))
         todo = stages(settings, workdir)
+        if given:
+            write_given(Path(settings.prompts.file), given, workdir)
         if (workdir / PROMPTS).exists():
             refuse_others(Path(settings.prompts.file), workdir)
         else:  # a later start keeps them, whatever has been installed since
             refuse_untrainable(settings)
             chosen = choose_prompts(settings)  # if it is refused, other settings are not another run's
             run_config.write(workdir, plain)
-            if settings.prompts.file:
-                write_whole(workdir / GIVEN, prompts.fingerprint(settings.prompts.file))
+            if chosen.given:
+                write_whole(workdir / GIVEN, chosen.given)
             write_whole(workdir / HELD_OUT, prompts.of_prompts(chosen.held_out))
             write_whole(workdir / PROMPTS, prompts.of_prompts(chosen.train))
         for number, stage in enumerate(todo, start=1):
@@ -82,6 +85,13 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = unwatched) -> Pat
             if stage.done == answer_files(settings, workdir)[-1]:
                 keep_complete(answer_files(settings, workdir), workdir / COMPLETE)
     return adapter_of(settings, workdir)
+
+
+def write_given(file: Path, lines: str, workdir: Path) -> None:
+    """Write a caller's prompts, unless others were chosen from already."""
+    if (workdir / PROMPTS).exists() and file.exists() and file.read_text("utf-8") != lines:
+        raise PastaError(f"{workdir}: was started with other prompts; use another workdir, or the same prompts")
+    write_whole(file, lines)
 
 
 def refuse_others(file: Path, workdir: Path) -> None:

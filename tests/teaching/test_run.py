@@ -22,6 +22,7 @@ from pasta_jax.command.flags import config_named, parse
 from pasta_jax.data import sources
 from pasta_jax.data.prompt_sets import no_fork
 from pasta_jax.errors import PastaError
+from pasta_jax.files.workdir import claim
 from pasta_jax.models.transformer import causal, trunk
 from pasta_jax.runs.settings import changed, read
 from pasta_jax.teaching import plan, prompts, run
@@ -294,11 +295,11 @@ def test_the_plan_counts_what_is_left(folder, tmp_path):
 
 def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(run, "run", lambda settings, workdir: asked.append((settings, workdir)) or workdir / "adapter")
+    monkeypatch.setattr(run, "run", lambda *one, given: asked.extend((*one, given)) or one[1] / "adapter")
     assert pasta.teach(folder / "mine", QUESTIONS, tmp_path, **{"training.steps": 3}) == tmp_path / "adapter"
-    settings, workdir = asked[0]
+    settings, workdir, lines = asked
     assert (settings.model.path, settings.training.steps, workdir) == (str(folder / "mine"), 3, tmp_path)
-    assert [prompt.text for prompt in read_prompts_file(Path(settings.prompts.file))] == QUESTIONS
+    assert [json.loads(line)["prompt"] for line in lines.splitlines()] == QUESTIONS
     for model, place, message in (({}, tmp_path, "model dict: expected a preset"), ("x", None, "workdir None")):
         with pytest.raises(PastaError, match=message):
             pasta.teach(model, QUESTIONS, place)
@@ -308,10 +309,6 @@ def test_the_function_reads_texts_as_prompts_and_refuses_blank_ones(folder, tmp_
     with pytest.raises(PastaError, match=r"training\.unknown"):
         pasta.teach(folder / "mine", QUESTIONS, tmp_path / "new", **{"training.unknown": 3})
     assert not (tmp_path / "new").exists()
-    (tmp_path / "prompts.jsonl").touch()  # chosen from them
-    with pytest.raises(PastaError, match="was started with other prompts"):
-        pasta.teach(folder / "mine", QUESTIONS[1:], tmp_path)
-    assert len(read_prompts_file(Path(settings.prompts.file))) == len(QUESTIONS)
 
 
 def test_more_prompts_are_accepted_where_too_few_were_refused(folder, tmp_path, monkeypatch):
@@ -322,6 +319,23 @@ def test_more_prompts_are_accepted_where_too_few_were_refused(folder, tmp_path, 
     pasta.teach(folder / "mine", QUESTIONS, tmp_path)
     with pytest.raises(PastaError, match="was started with other prompts"):
         pasta.teach(folder / "mine", QUESTIONS[1:], tmp_path)
+    assert len(read_prompts_file(tmp_path / "given.jsonl")) == len(QUESTIONS)
+    (tmp_path / "prompts.jsonl").unlink()  # another process chooses from them now
+    with claim(tmp_path), pytest.raises(PastaError, match="in use by process"):
+        pasta.teach(folder / "mine", QUESTIONS[1:], tmp_path)
+    assert len(read_prompts_file(tmp_path / "given.jsonl")) == len(QUESTIONS)
+
+
+def test_what_is_compared_later_is_what_was_chosen_from(folder, tmp_path, monkeypatch):
+    """Though the file changes in between."""
+    monkeypatch.setattr(run, "stages", lambda *_: [])
+    path, choose = tmp_path / "mine.jsonl", prompts.choose
+    path.write_text((folder / "mine.jsonl").read_text())
+    named = {"model.path": str(folder / "mine"), "prompts.file": str(path)}
+    monkeypatch.setattr(prompts, "choose", lambda *given: (choose(*given), path.write_text('{"prompt": "x"}\n'))[0])
+    run.run(changed(configs.teach.tiny(), **named), tmp_path / "run")
+    with pytest.raises(PastaError, match="was started with other prompts"):
+        run.run(changed(configs.teach.tiny(), **named), tmp_path / "run")
 
 
 def test_trainings_whose_rows_devices_cannot_share_take_one_of_them(tmp_path):
