@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+PIECES, PIECE = 256, 64  # of a file, and the bytes of each
+
 
 def of_texts(texts: Iterable[str]) -> str:
     """Hash texts in order."""
@@ -18,6 +20,19 @@ def of_bytes(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def of_pieces(files: Iterable[Path]) -> str:
+    """Hash names, sizes and evenly spread bytes of large files: enough to tell a model from another, in no time."""
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name}\0{size}\0".encode())
+        with path.open("rb", buffering=0) as file:
+            for number in range(PIECES):
+                file.seek(number * size // PIECES)
+                digest.update(file.read(PIECE))
     return digest.hexdigest()[:16]
 
 

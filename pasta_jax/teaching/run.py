@@ -33,6 +33,7 @@ from pasta_jax.runs import settings as run_config
 from pasta_jax.teaching import beside, prompts
 from pasta_jax.teaching.settings import TeachSettings
 from pasta_jax.teaching.stages import (
+    BASE,
     BESIDE,
     COMPLETE,
     EVALUATION,
@@ -42,6 +43,7 @@ from pasta_jax.teaching.stages import (
     Stage,
     adapter_of,
     answer_files,
+    fingerprint_of_base,
     refuse_untrainable,
     stages,
 )
@@ -69,6 +71,7 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = unwatched, given:
             refuse_untrainable(settings)
             chosen = choose_prompts(settings)  # if it is refused, other settings are not another run's
             run_config.write(workdir, plain)
+            write_whole(workdir / BASE, fingerprint_of_base(settings.model))
             if chosen.given:
                 write_whole(workdir / GIVEN, chosen.given)
             write_whole(workdir / HELD_OUT, prompts.of_prompts(chosen.held_out))
@@ -76,6 +79,7 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = unwatched, given:
         for number, stage in enumerate(todo, start=1):
             say(f"\nstage {number} of {len(todo)}, {stage.name}" + (": done before" if stage.done.exists() else ""))
             if not stage.done.exists():
+                refuse_other_base(settings, workdir)
                 say(stage.command)
                 began = time.perf_counter()
                 if not perform(stage, watch):
@@ -100,6 +104,17 @@ def refuse_others(file: Path, workdir: Path) -> None:
         return
     if given.read_text("utf-8") != prompts.fingerprint(str(file)):
         raise PastaError(f"{file}: {workdir} was started with other prompts; use another workdir, or the same prompts")
+
+
+def refuse_other_base(settings: TeachSettings, workdir: Path) -> None:
+    """Refuse another model where the first one was: what is done would be of that, and what is left of this."""
+    if not (base := workdir / BASE).is_file():  # of an earlier version
+        return
+    if base.read_text("utf-8") != fingerprint_of_base(settings.model):
+        raise PastaError(
+            f"{settings.model.path or settings.model.preset}: {workdir} was started with another model there; "
+            "use another workdir, or the same model"
+        )
 
 
 def choose_prompts(settings: TeachSettings) -> prompts.Prompts:

@@ -11,8 +11,9 @@ from pasta_jax.command.console import ROOT, as_typed
 from pasta_jax.data.batches import Layout
 from pasta_jax.decode.request import SEEDS
 from pasta_jax.errors import PastaError
-from pasta_jax.files import packages
+from pasta_jax.files import fingerprints, packages
 from pasta_jax.files.gguf import GGUF
+from pasta_jax.files.validated import reading
 from pasta_jax.models.config import PRESETS, TransformerConfig
 from pasta_jax.models.sharding import sharing_rows, training_mesh
 from pasta_jax.runs.settings import changed, flat, plain
@@ -25,6 +26,7 @@ from pasta_jax.weights.load import PACKAGED, require_named, weights_at
 from pasta_jax.weights.settings import ModelSource
 
 # The files and folders of a workdir, in the order in which they appear.
+BASE = "model.txt"  # the fingerprint of its files
 GIVEN = "prompts_file.txt"  # the fingerprint of a user's prompts
 PROMPTS, HELD_OUT, COMPLETE = "prompts.jsonl", "held_out.jsonl", "complete.jsonl"
 PROPOSED, RECORDS, TRAINED = "proposed", "records", "sft"
@@ -173,6 +175,13 @@ def _as_here(stage: Stage) -> Stage:
 def file_of(model: ModelSource) -> Path:
     """The model's Hugging Face folder or GGUF file."""
     return weights_at(model.path) if model.path else packages.path(model.preset)
+
+
+def fingerprint_of_base(model: ModelSource) -> str:
+    """What tells a model from another that takes its place, without loading it."""
+    path = file_of(model)
+    with reading(path, "make it readable"):
+        return fingerprints.of_pieces(sorted(path.glob("*.safetensors")) if path.is_dir() else [path])
 
 
 def config_of(model: ModelSource) -> TransformerConfig:

@@ -17,6 +17,17 @@ def test_data_is_hashed_by_value():
     assert fingerprints.of_data({"a": 1}) != fingerprints.of_data({"a": "1"})
 
 
+def test_large_files_are_told_apart_by_pieces(tmp_path):
+    path, other, seen = tmp_path / "weights", tmp_path / "other", set()
+    for content in (b"", b"a", b"a" * 10**6, b"a" * (10**6 - 1), b"a" * 990_000 + b"b" * 10_000):
+        path.write_bytes(content)
+        seen.add(fingerprints.of_pieces([path]))
+    assert len(seen) == 5
+    assert fingerprints.of_pieces([path]) in seen
+    other.write_bytes(content)
+    assert fingerprints.of_pieces([other]) not in seen
+
+
 def test_code_is_hashed_by_its_source(tmp_path):
     module = types.ModuleType("module")
     module.__file__ = str(tmp_path / "module.py")
