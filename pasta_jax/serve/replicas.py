@@ -27,7 +27,7 @@ from pasta_jax.serve.app import app_of
 from pasta_jax.serve.demand import Demand
 from pasta_jax.serve.front import Front, Replica
 from pasta_jax.serve.run import announce, entrance, guarded, opened
-from pasta_jax.serve.server import bound, serve, url_of
+from pasta_jax.serve.server import bound, hangups, serve, url_of
 from pasta_jax.serve.settings import ServeSettings
 
 CHECK_S = 1.0  # between two checks of a replica, and of whether they are enough
@@ -170,6 +170,7 @@ def run(settings: ServeSettings) -> None:
     count, most, inner = settings.replicas, settings.most_replicas, secrets.token_hex()
     if 0 < settings.scaling.most < count:
         raise PastaError(f"config.scaling.most={settings.scaling.most}: fewer than config.replicas={count}")
+    hung_up = hangups() if settings.adapters else []
     key, listening = entrance(settings)
     cluster = dataclasses.replace(settings.ray, workers=most)
     starting = doing("starting a replica" if count == 1 else f"starting {count} replicas")
@@ -193,6 +194,8 @@ def run(settings: ServeSettings) -> None:
             if most > count:
                 kept.append(asyncio.create_task(actors.scale(front.replicas, settings)))
             announce(found[0].name, listening)
+            if hung_up:  # what has changed may have been read before
+                actors.reload()
 
         own = dataclasses.replace(settings, spans="")  # replicas send them: they know what an answer took
         app = guarded(front.app, front.responses, key, own, listening)

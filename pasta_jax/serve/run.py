@@ -22,7 +22,7 @@ from pasta_jax.serve.app import app_of
 from pasta_jax.serve.guard import Guard, is_loopback
 from pasta_jax.serve.metrics import Metrics
 from pasta_jax.serve.reload import reloader
-from pasta_jax.serve.server import bound, key_from, serve, url_of
+from pasta_jax.serve.server import bound, hangups, key_from, serve, url_of
 from pasta_jax.serve.service import Service
 from pasta_jax.serve.settings import ServeSettings
 from pasta_jax.serve.spans import require_installed
@@ -42,11 +42,18 @@ def run(settings: ServeSettings) -> None:
     """Load, compile, serve."""
     if os.getpid() == 1:  # a container's first process would ignore it until it serves
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    hung_up = hangups() if settings.adapters else []
     key, listening = entrance(settings)  # before loading, so that a port in use is known at once
     service, reload = opened(settings)
     app = guarded(app_of(service), service.metrics.responses, key, settings, listening)
+
+    def started() -> None:
+        announce(service.name, listening)
+        if reload and hung_up:  # what has changed may have been read before
+            reload()
+
     with quiet():  # a server that nobody calls is silent
-        serve(app, listening, settings.limits, lambda: announce(service.name, listening), reload)
+        serve(app, listening, settings.limits, started, reload)
     service.engine.close(drain=False)
     say("stopped")
 

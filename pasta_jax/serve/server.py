@@ -89,6 +89,13 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def hangups() -> list[int]:
+    """The SIGHUPs from now on until `serve` has a handler of its own: they would end the process."""
+    found: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _: found.append(number))
+    return found
+
+
 def key_from(variable: str) -> str | None:
     """The key in an environment variable; None if no variable is named."""
     if not variable:

@@ -1,6 +1,8 @@
 """SIGHUP under load: adapters that have changed are read again, no answer mixes two, a damaged one changes nothing."""
 
 import contextlib
+import os
+import signal
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
@@ -10,6 +12,9 @@ import pytest
 
 from pasta_jax.files import remote
 from pasta_jax.serve import reload as reloading
+from pasta_jax.serve import replicas
+from pasta_jax.serve import run as running
+from pasta_jax.serve.settings import ServeSettings
 from tests.helpers.serving import Server, saved_adapters, text_of
 
 MODELS = ("talkative", "talkative:one", "talkative:two")
@@ -44,6 +49,31 @@ def test_what_is_at_gs_is_fetched_again(tmp_path):
     service = SimpleNamespace(settings=SimpleNamespace(adapters=()))
     reloading.reload(service, Mock(), (), Mock())
     assert not remote.local.cache_info().currsize
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_hangup_before_a_server_serves_is_answered_once_it_does(monkeypatch, count):
+    """It would have ended the process."""
+    former = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    settings = ServeSettings(replicas=count, adapters=("one=x",))
+    module, reload = (replicas if count > 1 else running), Mock()
+    monkeypatch.setattr(module, "entrance", lambda _: (os.kill(os.getpid(), signal.SIGHUP), (None, Mock()))[1])
+    monkeypatch.setattr(module, "announce", Mock())
+    monkeypatch.setattr(module, "guarded", Mock())
+    monkeypatch.setattr(module, "serve", lambda app, listening, limits, started, reload: started())
+    monkeypatch.setattr(running, "app_of", Mock())
+    monkeypatch.setattr(running, "opened", lambda _: (Mock(), reload))
+    monkeypatch.setattr(replicas, "connected", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(replicas, "outcome", lambda *_: replicas.Started("http://127.0.0.1:1", 1, "model"))
+    monkeypatch.setattr(replicas, "Actors", lambda *_: Mock(reload=reload))
+    monkeypatch.setattr(replicas.asyncio, "create_task", Mock())
+    try:
+        module.run(settings)
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    reload.assert_called_once_with()
 
 
 @pytest.mark.slow  # starts a server process
