@@ -309,7 +309,7 @@ def test_a_remedy_is_one_that_the_api_has(model, monkeypatch):
     with pytest.raises(pasta.PastaError, match=r"ask.aftr: unknown key; known keys are") as refused:
         pasta.ask(model, "a", ["b"], aftr=1)
     assert not {"fork", "fork_items", "instruction"} & {*str(refused.value).replace(",", "").split()}
-    monkeypatch.setattr(devices, "total_bytes", lambda: 1)
+    monkeypatch.setattr(devices, "bytes_of", lambda _: 1)
     for call in (lambda: pasta.generate(model, "a"), lambda: pasta.fill(model, "a", {"b": str})):
         with pytest.raises(pasta.PastaError, match=r"lower lanes or max_tokens$"):
             call()

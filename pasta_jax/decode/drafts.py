@@ -42,7 +42,7 @@ def begin(drafts: Drafts, lane: jax.Array, allowed: jax.Array) -> Drafts:
 
 def without_next(drafts: Drafts | None) -> Drafts | None:
     """None in the next step: other lanes feed in it than when they were proposed, and it may have no room."""
-    return drafts and dataclasses.replace(drafts, count=jnp.zeros_like(drafts.count))
+    return drafts and dataclasses.replace(drafts, count=jnp.minimum(drafts.count, 0))
 
 
 def propose(state: DecodeState, spec: LoopSpec, guesser: Guesser | None = None) -> Drafts:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -20,7 +21,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED, Positions
 from pasta_jax.models.kernels.pool_tpu import TILE
 from pasta_jax.models.parameters import Params, is_stacked
-from pasta_jax.models.sharding import mesh_of, sharing_rows
+from pasta_jax.models.sharding import mesh_of, shardings, sharing_rows
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 from pasta_jax.weights.model import Model
 
@@ -94,10 +95,13 @@ def stream(
 
 
 def lanes_for(model: Model, requests: int, config: DecodeConfig) -> int:
-    """The lanes for so many requests, on a mesh some more where its devices then share them: else each has them all."""
+    """The lanes for so many requests, on a mesh some more or fewer, which its devices share: else each has them all."""
     lanes = min(config.lanes, requests)
-    shared = lanes + -lanes % sharing_rows(mesh_of(model.params))
-    return shared if 1 < lanes < shared <= config.lanes else lanes
+    sharing = sharing_rows(mesh_of(model.params))
+    shared = lanes + -lanes % sharing
+    if shared > config.lanes:
+        shared = lanes - lanes % sharing
+    return shared if lanes > 1 and shared else lanes
 
 
 def _up_to_stop(loop: DeviceLoop, readings: Sequence[Reading]) -> Iterator[Event | Result]:
@@ -122,9 +126,13 @@ def _up_to_stop(loop: DeviceLoop, readings: Sequence[Reading]) -> Iterator[Event
 
 
 def require_memory(model: Model, lanes: int, slots: int, fix: str = "lower lanes or slots") -> None:
-    """Refuse a pool that the machine cannot hold."""
+    """Refuse a pool that the devices which share it cannot hold."""
     state = functools.partial(empty_state, model.config, lanes, slots, model.dtype, is_stacked(model.params))
-    devices.require(jax.eval_shape(state), f"{lanes} lanes of {slots} slots", fix)
+    shapes, mesh, shared_by = jax.eval_shape(state), mesh_of(model.params), 1
+    if mesh is not None:
+        [kv, *_], [placed, *_] = map(jax.tree.leaves, (shapes.pool.kv, shardings(shapes, mesh).pool.kv))
+        shared_by = kv.size // math.prod(placed.shard_shape(kv.shape))
+    devices.require(shapes, f"{lanes} lanes of {slots} slots", fix, shared_by=shared_by)
 
 
 def require_rows(config: DecodeConfig, sequential: bool) -> None:
@@ -146,6 +154,8 @@ def loop_spec(
     if guests is not None and mesh_of(model.params) is not None:
         raise PastaError(f"{model.name}: fields are decoded on one device only; load the model without a mesh")
     require_rows(config, sequential)
+    if sharing_rows(mesh_of(model.params)) > 1:  # of packed rows, each device would compute those of all lanes
+        config = dataclasses.replace(config, packed=(), forks="eager")
     drafts, drafter = 0 if config.draft == "off" else DRAFTS, config.draft == "drafter"
     if drafter and "drafter" not in model.params:
         raise PastaError(

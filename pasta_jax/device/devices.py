@@ -12,19 +12,20 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files import container
 
 
-def require(shapes: Any, what: str, fix: str, copies: int = 1) -> None:
-    """Refuse arrays of these shapes, a tree, if `copies` of them are larger than the memory of all devices."""
+def require(shapes: Any, what: str, fix: str, copies: int = 1, shared_by: int = 0) -> None:
+    """Refuse arrays of these shapes, a tree, if `copies` of them are larger than the memory of the devices that share
+    them; 0: all do."""
     needed = copies * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-    if (limit := total_bytes()) and needed > limit:
-        raise PastaError(f"{what}: {needed / 2**30:,.1f} GiB, this machine has {limit / 2**30:,.1f}; {fix}")
+    if (limit := bytes_of(shared_by)) and needed > limit:
+        raise PastaError(f"{what}: {needed / 2**30:,.1f} GiB, there are {limit / 2**30:,.1f}; {fix}")
 
 
-def total_bytes() -> int:
-    """Bytes of all devices together, or of the machine or its container if they are CPUs; 0: unknown."""
+def bytes_of(devices: int = 0) -> int:
+    """Bytes of so many devices, or of all (0), or of the machine or its container if they are CPUs; 0: unknown."""
     if jax.default_backend() == "cpu":
         return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), container.memory())
-    own = sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices())
-    return own * jax.process_count()  # only its own process can ask a device
+    own = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
+    return min(own) * (devices or len(own) * jax.process_count())  # only its own process can ask a device
 
 
 @dataclasses.dataclass(frozen=True)

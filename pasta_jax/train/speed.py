@@ -15,12 +15,12 @@ from pasta_jax.device.devices import share_of_chip
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import share_used
 from pasta_jax.models.sharding import mesh_of, shard_rows
-from pasta_jax.train.loop import train_step
+from pasta_jax.train.loop import train_step, where_it_is
 from pasta_jax.train.loss import KINDS, Scoring, sft_loss
 from pasta_jax.train.optimizer import new_optimizer
 from pasta_jax.train.settings import TrainingSettings
 from pasta_jax.train.state import Params, new_state
-from pasta_jax.train.trainable import Trainable
+from pasta_jax.train.trainable import Trainable, place
 
 
 def peak_flops(devices: Sequence[jax.Device]) -> float | None:
@@ -56,10 +56,11 @@ def step_runner(
     batch = Batch(token[:, :-1], token[:, 1:], position=order, chunk=zero, epoch=zero, main=order + 1, record=one)
     optimizer = new_optimizer(settings, steps=10**6)
     step = functools.partial(train_step, loss=sft_loss(scoring, (1.0,) * len(KINDS)), optimizer=optimizer, accumulate=1)
-    step = jax.jit(step, donate_argnums=0)
     # A copy of the weights, because a step donates its argument's memory.
-    batch = shard_rows(batch, mesh_of(model.params))
-    states = [new_state(jax.tree.map(jnp.copy, start.params), optimizer, seed=0)]
+    mesh = mesh_of(model.params)
+    states = [place(new_state(jax.tree.map(jnp.copy, start.params), optimizer, seed=0), mesh)]
+    batch = shard_rows(batch, mesh)
+    step = jax.jit(step, donate_argnums=0, out_shardings=where_it_is(states[0]))
 
     def once() -> float:
         state = states.pop()

@@ -151,7 +151,8 @@ def merge_on_host(params: Params, adapter: Params, tags: TagIds) -> Params:
 
 
 def _merge_kernel(kernel: jax.Array, pair: Params) -> jax.Array:
-    delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1)
+    # Accelerators would round the factors, and equal models would have other fingerprints there.
+    delta = jnp.tensordot(pair["lora_b"], pair["lora_a"], axes=1, precision=jax.lax.Precision.HIGHEST)
     return (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
 
 

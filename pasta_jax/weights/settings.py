@@ -24,7 +24,8 @@ class ModelSource:
     # To decode: float32, bfloat16 (on one CPU, of the matrices), `platform` (float32 on a CPU, bfloat16 elsewhere), q8
     # (8 bits, on one CPU), q4 (the blocks of a quantised GGUF file as they are, on one CPU), or `auto`: q4 where
     # possible, else `platform`. Training uses the platform's, but a CPU can hold what an adapter leaves frozen in
-    # bfloat16, half of the memory; the adapter is then all that is written.
+    # bfloat16, half of the memory; the adapter is then all that is written. With float32, TPUs and GPUs still multiply
+    # in bfloat16 and TF32, unless JAX_DEFAULT_MATMUL_PRECISION says otherwise.
     dtype: Literal["auto", "platform", "float32", "bfloat16", "q8", "q4"] = "auto"
     # Of the inputs that q4 and q8 multiply as integers, on CPUs with AVX2. 16 is close to float32, and faster; 8 is
     # faster still, and changes some greedy tokens, as llama.cpp's 8 bits do (`launch.benchmark rounding` measures

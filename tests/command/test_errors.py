@@ -67,6 +67,7 @@ def test_a_traceback_that_cannot_be_written_is_still_one_line(capsys, tmp_path, 
     )
 
 
+@pytest.mark.usefixtures("sigint")
 def test_an_interrupt_within_a_garbage_collection_still_ends_the_command():
     code = (
         "import gc, signal, time\nfrom pasta_jax.command.errors import explain\n"

@@ -87,7 +87,7 @@ def test_an_answer_ends_with_the_models_context_however_large_the_pool_is(slots)
 
 
 @pytest.mark.parametrize(
-    ("requests", "lanes", "expected"), [(5, 32, 8), (8, 32, 8), (9, 32, 16), (9, 12, 9), (40, 32, 32), (1, 32, 1)]
+    ("requests", "lanes", "expected"), [(5, 32, 8), (8, 32, 8), (9, 32, 16), (9, 12, 8), (40, 32, 32), (1, 32, 1)]
 )
 def test_devices_share_the_lanes_of_any_number_of_requests(monkeypatch, requests, lanes, expected):
     """If they didn't divide the lanes, each would hold all of them."""

@@ -47,9 +47,9 @@ def test_values_beyond_their_range_are_refused_by_key(variant, key, value, messa
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
     shapes = {"a": jax.ShapeDtypeStruct((1 << 15, 1 << 15), np.float32)}
-    monkeypatch.setattr(devices, "total_bytes", lambda: 16 << 30)
+    monkeypatch.setattr(devices, "bytes_of", lambda _: 16 << 30)
     devices.require(shapes, "it", "lower it", copies=4)
-    with pytest.raises(PastaError, match=r"^it: 20\.0 GiB, this machine has 16\.0; lower it$"):
+    with pytest.raises(PastaError, match=r"^it: 20\.0 GiB, there are 16\.0; lower it$"):
         devices.require(shapes, "it", "lower it", copies=5)
-    monkeypatch.setattr(devices, "total_bytes", lambda: 0)
+    monkeypatch.setattr(devices, "bytes_of", lambda _: 0)
     devices.require(shapes, "it", "lower it", copies=5)

@@ -171,12 +171,25 @@ def test_a_state_keeps_its_sharding_and_nothing_compiles_twice():
     assert [function._cache_size() for function in (run, write, begin)] == compiled
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(2, 2), pytest.param((2, 1), marks=pytest.mark.extended)])
-def test_a_loop_with_everything_compiles_once_on_a_mesh(sizes):
-    """Biases, log-probabilities and prices begin where a step leaves them."""
-    model = model_on(WIDE, "stacked", sizes)
+def test_rows_are_packed_only_where_one_device_computes_them():
     config = dataclasses.replace(SETTINGS, lanes=2, slots=128, packed=(4,), forks="admitted")
+    specs = {
+        sizes: decoding.loop_spec(model_on(WIDE, "stacked", sizes), config, 128, sequential=False)
+        for sizes in (None, (1, 2), (2, 1))
+    }
+    assert {sizes: bool(spec.packed and spec.priced) for sizes, spec in specs.items()} == {
+        None: True,
+        (1, 2): True,
+        (2, 1): False,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 2), pytest.param((2, 1), marks=pytest.mark.extended)])
+def test_a_loop_with_everything_compiles_once_on_a_mesh(sizes):
+    """Biases, log-probabilities, drafts and prices begin where a step leaves them."""
+    model = model_on(WIDE, "stacked", sizes)
+    config = dataclasses.replace(SETTINGS, lanes=2, slots=128, packed=(4,), forks="admitted", draft="lookup")
     spec = decoding.loop_spec(model, config, 128, sequential=False, extras=True)
     loop = DeviceLoop(model, spec, config.lanes, 128, prices=np.ones(len(spec.priced_rows)))
     compiled = run._cache_size()

@@ -8,7 +8,7 @@ from pasta_jax.preference.candidates import Candidate
 from pasta_jax.preference.report import Comparison, Figures, comparison_of, figures
 
 WON = Verdict(0.9, 0.1), Verdict(0.7, 0.3)
-LOST = Verdict(0.6, 0.4), Verdict(0.1, 0.9)
+LOST = Verdict(0.4, 0.6), Verdict(0.1, 0.9)
 
 
 def compared(verdicts, path: int, text: int, baseline: int, chunks: int = 0, exact=None, whole=True) -> Comparison:

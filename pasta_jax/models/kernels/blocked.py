@@ -95,11 +95,12 @@ def _axes(mask_spec: MaskSpec):
 
 
 def _for_platform(cap, forms, axes, result_axes, *arrays):
-    """The kernel, with lanes and heads divided over devices, if the program is lowered for a TPU; else plain JAX."""
-    kernel, plain = (functools.partial(form, cap) for form in forms)
+    """The kernel if the program is lowered for a TPU, else plain JAX; with lanes and heads divided over devices."""
+    kernel, plain = (
+        functools.partial(on_each_device, functools.partial(form, cap), axes, result_axes) for form in forms
+    )
     block = arrays[3].block
     if block % flash_tpu.TILE == 0:
-        kernel = functools.partial(on_each_device, kernel, axes, result_axes)
         return lax.platform_dependent(*arrays, tpu=kernel, default=plain)
     if jax.default_backend() == "tpu":
         raise PastaError(f"attention block {block}: a TPU needs a multiple of {flash_tpu.TILE}, and rows that long")
