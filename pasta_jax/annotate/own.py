@@ -52,6 +52,8 @@ def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Annotation:
     """An answer's program with promises of the right lengths, and those that it promised as evidence."""
     if row.get("finish_reason") != "stop":
         return {"failure": "the model's answer must end by itself"}
+    if row.get("cut"):
+        return {"failure": "the chunks of the model's answer must end by themselves"}
     try:
         program = _program(row)
         parts = [kept(part, tokenizer) if isinstance(part, Chunk) else part for part in program.parts]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pasta_jax.answer.job import Job
 from pasta_jax.decode.request import Result
+from pasta_jax.decode.state import OWN
 from pasta_jax.decode.trace import Trace
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.validated import AtLeastZero, Count
@@ -44,6 +45,7 @@ class AnswerRecord:
     drafts: Count | None = None  # guesses of next tokens that were fed, and those of them that were right
     drafts_kept: Count | None = None
     system: str | None = None  # the system message
+    cut: Count | None = None  # chunks that did not end themselves, if any
 
     def fields(self) -> dict[str, str | int | float | bool]:
         """The record as plain data: first the fields that AlpacaEval reads, by its names; None is left out."""
@@ -82,6 +84,7 @@ def record_of(job: Job, result: Result, sequential: bool) -> AnswerRecord:
         baseline_tokens=baseline,
         theoretical_speedup=None if baseline is None else round(trace.speedup(baseline), 4),
         system=job.system or None,
+        cut=sum(closed != OWN for closed in trace.closed[1:]) or None,
         **({"drafts": result.drafts_fed, "drafts_kept": result.drafts_kept} if result.drafts_fed else {}),
     )
 

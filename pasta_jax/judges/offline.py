@@ -90,7 +90,8 @@ def likelihoods(
     def measure(pairs: Sequence[tuple[str, str]]) -> list[float]:
         values = [EMPTY_ANSWER] * len(pairs)
         examples: list[tuple[int, Example]] = []
-        for number, (question, answer) in enumerate(pairs):
+        for number, pair in enumerate(pairs):
+            question, answer = map(tokenizer.without_missing, pair)
             prompt, ids = prompt_of(question), tokenizer.encode(answer)
             if part := ids[: lengths[-1] - len(prompt)]:
                 whole = len(part) == len(ids)

@@ -25,6 +25,9 @@ from pasta_jax.models import transformer
 from pasta_jax.models.config import TransformerConfig
 from pasta_jax.models.parameters import Params
 from pasta_jax.progress import doing
+from pasta_jax.tokenizers.chat import jinja_template
+from pasta_jax.tokenizers.once import once
+from pasta_jax.tokenizers.template import Template, around_answer
 from pasta_jax.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from pasta_jax.weights import card, config_file, huggingface
 from pasta_jax.weights.family import TRANSFORMERS
@@ -35,6 +38,7 @@ from pasta_jax.weights.prepare import on_device
 KIND = "ForSequenceClassification"
 FOLDS, REPORT = "folds.json", "report.json"
 DOUBLED = 4  # times the last length that a row may have
+_QUESTION = "qzxqxzq"  # that no template has
 Score = Callable[[Sequence[tuple[str, str]]], list[float]]
 
 
@@ -89,8 +93,24 @@ class RewardModel:
 
 def conversation(tokenizer: Tokenizer, question: str, answer: str) -> list[int]:
     """A question with its answer as reward models read them, with the end of the answer's turn."""
-    end = [tokenizer.end_of_turn, *(tokenizer.encode(tokenizer.family.after) if tokenizer.family.open else [])]
-    return [*tokenizer.chat([("user", question)]), *tokenizer.encode(answer), *end]
+    question, answer = tokenizer.without_missing(question), tokenizer.without_missing(answer)
+    start, between, end = _around(tokenizer)
+    if isinstance(tokenizer.template, Template):
+        question, answer = tokenizer.template.shown("user", question), tokenizer.template.shown("assistant", answer)
+    return tokenizer.of_parts([(True, start), (False, question), (True, between), (False, answer), (True, end)])
+
+
+@once
+def _around(tokenizer: Tokenizer) -> tuple[str, str, str]:
+    """The template's texts before, between and after a question and its answer.
+
+    Before an answer that is there, some models' templates write more than before one that is asked for.
+    """
+    family = tokenizer.family
+    if tokenizer.jinja and not (family.open and tokenizer.jinja == jinja_template(family)):
+        return around_answer(tokenizer.jinja, dict(tokenizer.tokens), "reward.model: chat template")
+    start, _, opening = "".join(text for _, text in tokenizer.parts([("user", _QUESTION)])).partition(_QUESTION)
+    return start, opening, family.close + (family.after if family.open else "")
 
 
 def fits(tokenizer: Tokenizer, lengths: Sequence[int], question: str, *answers: str) -> bool:

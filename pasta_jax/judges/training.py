@@ -228,10 +228,12 @@ def write(model: Model, frozen: Params, trained: Params, folder: Path, training:
     params = unstack(jax.tree.map(np.asarray, {name: leaf for name, leaf in params.items() if name != "head"}))
     export.write(folder, model.tokenizer, model.defaults)
     architecture = families.of_config(model.config).architecture
+    # `transformers` scores the last token that is not this one; without any, the last, of one row at a time.
+    pad = export.padding_of(model.tokenizer)
     fields = {
         "architectures": [architecture.replace("ForCausalLM", KIND)],
         "num_labels": 1,
-        "pad_token_id": model.tokenizer.end_of_turn,
+        "pad_token_id": None if pad == conversation(model.tokenizer, "", "")[-1] else pad,
     }
     score = {"score.weight": np.asarray(trained["score"], np.float32)[None]}
     huggingface.write_model(folder, params, model.config, TagRecord(model.tokenizer.tags.base, None), fields, score)

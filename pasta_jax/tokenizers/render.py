@@ -51,8 +51,8 @@ def main() -> None:
     texts = []
     for conversation in asked["conversations"]:
         try:
-            given = {"tools": None, "documents": None} | asked["tokens"] | conversation
-            text = template.render(given, add_generation_prompt=True)
+            given = {"tools": None, "documents": None, "add_generation_prompt": True} | asked["tokens"] | conversation
+            text = template.render(given)
             texts.append(text[: asked["most"] + 1])
         except Exception:  # of any kind: the template's code
             texts.append(None)

@@ -96,14 +96,14 @@ class Template:
         if first and (EDGE, "system") not in self.between:
             raise PastaError("a system message: the model's template has no place for one before questions; drop it")
         last = max((number for number, (kind, _) in enumerate(messages) if kind == "user"), default=0)
-        shown = [(kind, self._shown(kind, text, number < last)) for number, (kind, text) in enumerate(messages)]
+        shown = [(kind, self.shown(kind, text, number < last)) for number, (kind, text) in enumerate(messages)]
         parts, former = [], EDGE
         for kind, text in [*shown[:first], *alternating(shown[first:])]:
             parts += [(True, self.between[former, kind]), (False, text)]
             former = kind
         return [*parts, (True, self.between[former, EDGE])]
 
-    def _shown(self, kind: str, text: str, is_earlier: bool) -> str:
+    def shown(self, kind: str, text: str, is_earlier: bool = False) -> str:
         """What is read of a text; `is_earlier`: than the last question."""
         if kind == ARGUMENTS:
             return as_templates_write(text)
@@ -169,6 +169,16 @@ def _learned(source: str, tokens: tuple[tuple[str, str], ...], family: Family, p
         if is_asked and "".join(part for _, part in template.parts(messages)) != text:
             raise PastaError(f"{place}: {_MORE}")
     return template
+
+
+def around_answer(source: str, tokens: Mapping[str, str], place: str) -> tuple[str, str, str]:
+    """The texts before, between and after a question and its answer, with nothing asked for: as reward models read."""
+    turns = [{"role": role, "content": text} for role, text in _TURNS[:2]]
+    [text] = rendered(source, tokens, [{"messages": turns, "add_generation_prompt": False}], place)
+    if text is None:
+        raise PastaError(f"{place}: it raises an error for an answered question; correct it")
+    start, between, end = _around(text, _TEXTS[:2], place)
+    return start, between, end
 
 
 _MORE = "it does more than to place messages between fixed texts; simplify it"

@@ -19,7 +19,7 @@ from pasta_jax.progress import say
 from pasta_jax.tokenizers import bpe, spm, template, tools
 from pasta_jax.tokenizers.chat import FAMILIES, Family, conversation, jinja_template
 from pasta_jax.tokenizers.template import KINDS, Template
-from pasta_jax.tokenizers.vocabulary import UNUSED, Vocabulary
+from pasta_jax.tokenizers.vocabulary import UNUSED, Vocabulary, first_run
 
 _ROW_MULTIPLE = 128  # the vocabulary with appended tags is padded to a multiple, so that it divides over devices
 
@@ -86,6 +86,10 @@ class Tokenizer:
             )
         return self.vocabulary.encode(text)
 
+    def without_missing(self, text: str) -> str:
+        """The text without the characters that have no ids: none of them may stop a judge."""
+        return "".join(one for one in text if not self._missing.search(one.encode()))
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; control and tag ids decode to nothing, bytes that are not UTF-8 to U+FFFD."""
         return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
@@ -104,6 +108,10 @@ class Tokenizer:
 
     def chat(self, messages: list[tuple[str, str]]) -> list[int]:
         """(role, text) pairs, and those of tools.py, in the chat template, up to the opening of the answer."""
+        return self.of_parts(self.parts(messages))
+
+    def of_parts(self, parts: Iterable[tuple[bool, str]]) -> list[int]:
+        """The ids of texts that are the template's, with its control pieces, or not."""
         ids, text, former = [], "", ""
 
         def between(piece: str) -> list[int]:
@@ -112,7 +120,7 @@ class Tokenizer:
             stripped = stripped.rstrip() if self.vocabulary.strips.get(piece, {}).get("lstrip") else stripped
             return self.encode(self.vocabulary.opened(stripped, not ids))
 
-        for is_of_template, part in self.parts(messages):
+        for is_of_template, part in parts:
             # What stands between two control pieces is encoded as one text, as other tools do.
             for piece in self._controls.split(part) if is_of_template else [part]:
                 if is_of_template and piece in self.vocabulary.spelled:
@@ -305,7 +313,7 @@ def _tokenizer(path: Path, vocabulary: Vocabulary, tokens: dict[str, str]) -> To
     family = _family_of(path, vocabulary, tokens)
     base = _spelled_tags(control)
     if base is None:
-        base = _first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
+        base = first_run([id for piece, id in control.items() if UNUSED.fullmatch(piece)], NUM_TAGS)
     rows = size if base is not None else -(-(size + NUM_TAGS) // _ROW_MULTIPLE) * _ROW_MULTIPLE
     tags = TagIds(size if base is None else base)
     tokenizer = Tokenizer(family, vocabulary, tags, rows, jinja_template(family) if family.open else "")
@@ -336,15 +344,4 @@ def _spelled_tags(control: dict[str, int]) -> int | None:
     base = control.get(TagIds(0).piece(0))
     if base is not None and all(control.get(TagIds(base).piece(id)) == id for id in range(base, base + NUM_TAGS)):
         return base
-    return None
-
-
-def _first_run(ids: list[int], length: int) -> int | None:
-    """The first id of the first `length` consecutive ids."""
-    start = previous = None
-    for id in sorted(ids):
-        start = id if previous is None or id != previous + 1 else start
-        if id - start + 1 == length:
-            return start
-        previous = id
     return None

@@ -69,3 +69,14 @@ class Vocabulary(NamedTuple):
     content: Callable[[], bytes]  # of that file
     opened: Opened = as_it_is
     strips: Strips = NONE
+
+
+def first_run(ids: list[int], length: int) -> int | None:
+    """The first id of the first `length` consecutive ids."""
+    start = previous = None
+    for id in sorted(ids):
+        start = id if previous is None or id != previous + 1 else start
+        if id - start + 1 == length:
+            return start
+        previous = id
+    return None

@@ -41,4 +41,5 @@ class Grammar:
         of_ids_BxSxI = jnp.concatenate([of_tags, *of_stops], axis=2)
         of_illegal = jnp.where(jnp.asarray(self.illegal())[place_BxS], of_ids_BxSxI, -jnp.inf)
         illegal_BxS = jnp.exp(jax.nn.logsumexp(of_illegal, axis=2) - all_BxS)
-        return -jnp.log1p(-jnp.minimum(illegal_BxS, 1.0 - CERTAIN))
+        beyond_BxS = jax.lax.stop_gradient(jnp.maximum(illegal_BxS - (1.0 - CERTAIN), 0.0))  # the slope stays
+        return -jnp.log1p(beyond_BxS - illegal_BxS)

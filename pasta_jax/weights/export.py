@@ -117,12 +117,17 @@ def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
     return config | (dict(tokenizer.tokens) if isinstance(tokenizer.template, template.Template) else {})
 
 
+def padding_of(tokenizer: Tokenizer) -> int:
+    """The id that other tools fill rows with."""
+    control = tokenizer.vocabulary.control
+    return control.get("<pad>", control[tokenizer.family.eos])
+
+
 def _generation_config(tokenizer: Tokenizer) -> dict[str, Any]:
     """generation_config.json: the ids that end an answer."""
-    control = tokenizer.vocabulary.control
     config = {
         "eos_token_id": list(tokenizer.stop_ids),
-        "pad_token_id": control.get("<pad>", control[tokenizer.family.eos]),
+        "pad_token_id": padding_of(tokenizer),
         "max_new_tokens": 512,
     }
     return config if tokenizer.bos is None else config | {"bos_token_id": tokenizer.bos}

@@ -118,13 +118,17 @@ def test_answers_counted_by_another_tokenizer_are_another_run(tmp_path):
 def test_what_teaches_nothing_is_refused(tmp_path):
     long = "word " * 900
     marker = {name: ANSWER[name].replace(CHUNK, "\n6.") for name in ("text", "program")}
-    cut, empty, endless = verdicts(
+    cut, cut_chunk, empty, endless = verdicts(
         tmp_path,
         ANSWER | {"finish_reason": "length"},
+        ANSWER | {"cut": 1, "prompt": "And then?"},
         ANSWER | marker,
         ANSWER | {"text": long, "program": f'<promise topic="a" tokens=9 /><async>{long}</async>'},
     )
-    assert cut.reason == "the model's answer must end by itself"
+    assert {cut.reason, cut_chunk.reason} == {
+        "the model's answer must end by itself",
+        "the chunks of the model's answer must end by themselves",
+    }
     assert empty.reason == "a chunk has at least 5 words"
     assert endless.reason == "tokens must be an integer from 1 to 64"
     assert endless.detail == "the chunk 'a' has 451"

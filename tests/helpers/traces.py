@@ -44,6 +44,9 @@ class Chatty(ByteTokenizer):
     def prompt_ids(self, text: str) -> list[int]:
         return self.encode(text)
 
+    def without_missing(self, text: str) -> str:
+        return text
+
 
 class Refusing(Chatty):
     """One that has no ids for é, as SmolLM2's has none for some control characters."""

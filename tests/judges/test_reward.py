@@ -19,16 +19,20 @@ from tests.helpers.tiny_tokenizers import CHATML_SPECIALS, train_bpe
 
 PAIRS = [("Why is the sky blue?", "Because it is."), ("Name a fruit.", "An apple, " * 15), ("Hi!", "")]
 CHATML = jinja_template(next(family for family in FAMILIES if family.name == "chatml"))
+# As Qwen 3's: before the last answer stands an empty thought, and before the one that it asks for, nothing.
+THINKS = CHATML.replace(
+    "+ text +", '+ ("<think>\n\n</think>\n\n" if loop.last and turn["role"] == "assistant" else "") + text +'
+)
 
 
-def write(folder, kind: str, **changes):
+def write(folder, kind: str, source: str = CHATML, **changes):
     """A random reward model in a folder; the model in transformers, and its tokenizer."""
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
     folder.mkdir(exist_ok=True)
     (folder / "tokenizer.json").write_text(train_bpe(CHATML_SPECIALS))
-    about = {"eos_token": "<|im_end|>", "chat_template": CHATML, "tokenizer_class": "PreTrainedTokenizerFast"}
+    about = {"eos_token": "<|im_end|>", "chat_template": source, "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
     raw = config_to_json(dataclasses.replace(VARIANTS[kind], vocab=512), None) | {"num_labels": 1} | changes
     for name in ("architectures", "rope_theta", "rope_scaling", "model_type"):
@@ -45,11 +49,11 @@ def write(folder, kind: str, **changes):
 @pytest.mark.slow
 @requires_dev("transformers")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
-def test_scores_are_those_of_transformers_and_order_answers(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "source"), [("llama", CHATML), ("qwen2", CHATML), ("qwen3", THINKS)])
+def test_scores_are_those_of_transformers_and_order_answers(kind, source, tmp_path):
     import torch
 
-    theirs, tokenizer = write(tmp_path, kind)
+    theirs, tokenizer = write(tmp_path, kind, source)
     settings = RewardSettings(str(tmp_path), lengths=(64, 256))
     scores = load_reward_model(settings).score(PAIRS)
     for (question, answer), score in zip(PAIRS, scores, strict=True):

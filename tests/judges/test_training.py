@@ -25,6 +25,7 @@ from pasta_jax.toy.tokenizer import toy_tokenizer
 from pasta_jax.train.pairs import PairExample, pair_batch
 from pasta_jax.train.trainable import scoring
 from pasta_jax.weights import card
+from pasta_jax.weights.export import padding_of
 from pasta_jax.weights.load import export_model
 from pasta_jax.weights.model import Model
 from tests.helpers.forked import command
@@ -146,6 +147,8 @@ def test_the_folder_scores_as_the_parameters_do(folder, tmp_path):
     training.write(start.model, start.frozen, trained, tmp_path / "model")
     pair = [("birds crow 3", "gold 7"), ("birds crow 3", "gold 6 dove 5")]
     scores = load_reward_model(RewardSettings(str(tmp_path / "model"), lengths=(64,))).score(pair)
+    padding = json.loads((tmp_path / "model/config.json").read_text())["pad_token_id"]
+    assert TOKENIZER.end_of_turn != padding == padding_of(TOKENIZER)
     examples = [training.example(TOKENIZER, *one) for one in pair]
     loss = training.bradley_terry(scoring(settings(folder).train, start.model))
     sums = loss(trained, start.frozen, pair_batch([PairExample(*examples)], 64, 2))

@@ -332,10 +332,10 @@ def test_tags_are_on_unused_pieces_if_there_are_enough(tmp_path, unused, appende
 
 
 def test_the_first_run_is_of_consecutive_ids():
-    assert module._first_run([9, 1, 2, 5, 6, 7, 8], 3) == 5
-    assert module._first_run([3, 2, 1], 3) == 1
-    assert module._first_run([1, 2, 4, 5], 3) is None
-    assert module._first_run([], 3) is None
+    assert module.first_run([9, 1, 2, 5, 6, 7, 8], 3) == 5
+    assert module.first_run([3, 2, 1], 3) == 1
+    assert module.first_run([1, 2, 4, 5], 3) is None
+    assert module.first_run([], 3) is None
 
 
 def test_llama3_tags_skip_the_lone_reserved_pieces(load):

@@ -80,6 +80,9 @@ def test_its_value_and_gradient_are_those_of_a_softmax():
     value, slope = jax.jit(of_certain)(certain)
     assert 10 < value < 20
     assert np.all(np.isfinite(slope))
+    nearly = jnp.clip(certain, -10.0, 10.0)[0, 0]  # where it is worst, it still says what is better
+    slope = jax.jit(jax.grad(lambda x: GRAMMAR.losses(x[None, None], jax.nn.logsumexp(x), jnp.array([[MAIN]]))[0, 0]))
+    assert np.all(slope(nearly)[np.array([*b"ab"])] < -1e-4)
 
 
 @pytest.mark.slow
