@@ -156,6 +156,8 @@ def matching(pattern: str) -> tuple[Automaton, float]:
         raise PastaError("pattern: alternatives beside ^ or $ are ambiguous; put them into a group, as ^(a|b)$")
     if anchor := re.search("[$^]", _bare(inner)):
         raise PastaError(f"pattern: {anchor[0]} within it; write them around all of it alone, as ^(a|b)$")
+    if twice := re.search(r"[*+?}]\+", _bare(inner)):
+        raise PastaError(f"pattern: {twice[0]} has several meanings; put what the + repeats into a group")
     inner = _PARTS.sub(_for_all_readers, inner)
     content, seconds = untrusted(f"{'' if begins else '(?s:.)*'}(?:{inner}){'' if ends else '(?s:.)*'}")
     return pruned(_quoted(content)), seconds

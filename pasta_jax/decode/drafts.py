@@ -59,7 +59,8 @@ def propose(state: DecodeState, spec: LoopSpec, guesser: Guesser | None = None) 
 
     # The lane's tokens, thread after thread; the prompt is main's beginning.
     written_BxS = jnp.arange(pool.slots)[None] < pool.fill[:, None]
-    key_BxS = jnp.where(written_BxS, pool.chunk, runs_BxM.shape[1]) * pool.slots + jnp.arange(pool.slots)[None]
+    nobody_Bx1 = state.spawned[:, None] + 1  # the number of no thread: small, as its product with slots is 32 bits wide
+    key_BxS = jnp.where(written_BxS, pool.chunk, nobody_Bx1) * pool.slots + jnp.arange(pool.slots)[None]
     key_BxS = jnp.sort(key_BxS, axis=1)  # of one array: XLA CPU takes nine times as long to sort two by one of them
     of_BxS = key_BxS // pool.slots
     token_BxS = jnp.take_along_axis(pool.token, key_BxS % pool.slots, axis=1)
@@ -72,7 +73,7 @@ def propose(state: DecodeState, spec: LoopSpec, guesser: Guesser | None = None) 
 
     alike_BxS, index_S = alike(token_BxS), jnp.arange(pool.slots)
     same_BxS = (alike_BxS == alike(next_B)[:, None]) & (jnp.roll(of_BxS, -1, axis=1) == of_BxS)
-    same_BxS &= (index_S < pool.slots - 1)[None] & (of_BxS < runs_BxM.shape[1])
+    same_BxS &= (index_S < pool.slots - 1)[None] & (of_BxS < nobody_Bx1)
     length_BxS = same_BxS.astype(jnp.int32)
     for back in range(1, CONTEXT):
         at_B = jnp.maximum(last_B + 1 - back, 0)

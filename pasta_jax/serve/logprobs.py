@@ -20,18 +20,19 @@ class Drawn(NamedTuple):
 
 def drawn(result: Result, tokenizer: Tokenizer, text: str) -> list[Drawn]:
     """The tokens of an answer's text, which may be cut by a stop text, and their scores."""
-    trace, length, tokens = result.trace, 0, []
+    trace, length, tokens, begun = result.trace, 0, [], []  # `begun`: of a character that is not whole yet
     for at in trace.order().tolist():
         id, score = int(trace.token[at]), result.scores[at]
         if trace.in_topic[at] or tokenizer.tags.is_close(id):
             continue
         length += len(trace.text[at])  # a tag's: U+FFFD, if a character before it is not whole
-        if score is None or tokenizer.tags.is_tag(id):
-            continue
         if length > len(text):
-            break
-        tokens.append(Drawn(id, score, int(trace.thread[at]), length))
-    return tokens
+            return tokens
+        if score is not None and not tokenizer.tags.is_tag(id):
+            begun.append(Drawn(id, score, int(trace.thread[at]), length))
+        if trace.text[at] or not tokenizer.piece(id):
+            tokens, begun = tokens + begun, []
+    return tokens + begun
 
 
 def of_fields(result: Result, length: int) -> list[Drawn]:

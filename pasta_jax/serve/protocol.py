@@ -201,7 +201,7 @@ class Body:
         """What is added to the logits of ids of text, or of those that end an answer."""
         pairs = []
         for id, value in (self.logit_bias or {}).items():
-            if not (re.fullmatch("[0-9]{1,9}", id) and int(id) < tokenizer.vocab_size):
+            if not (re.fullmatch("0|[1-9][0-9]{0,8}", id) and int(id) < tokenizer.vocab_size):
                 raise Refusal(f"logit_bias: {id[:20]!r} is no id of this model; leave it out", param="logit_bias")
             if tokenizer.tags.is_tag(int(id)):
                 raise Refusal(f"logit_bias: {id} is a tag, not text; leave it out", param="logit_bias")

@@ -319,6 +319,8 @@ class FieldsChoice(Choice):
         else:
             pairs = zip(self.structure.parts, self.texts, strict=True)
             done = [value.complete for part, text in pairs for value in values_in(part.form, text)]
+            if self.structure.form.around == ("", "") and self._ended[0] is None:  # a number may go on
+                done = [False]
         names = [leaf.name for leaf in self.structure.form.leaves]
         about["incomplete"] = [name for name, whole in zip(names, done, strict=True) if not whole]
         about["fields"] = len(names)

@@ -124,6 +124,13 @@ def test_anchors_within_a_pattern_are_refused_by_name(pattern):
         values.matching(pattern)
 
 
+@pytest.mark.parametrize("pattern", ["a*+a", "(ab)?+", "[a]{2}+", "a++"])
+def test_a_repeated_repetition_is_refused(pattern):
+    """To Python, it gives nothing back; to others, it repeats."""
+    with pytest.raises(PastaError, match=r"pattern: .\+ has several meanings"):
+        values.matching(pattern)
+
+
 def test_a_hyphen_before_a_set_of_characters_stands_for_itself():
     """As JavaScript reads it; Python refuses it. It is no range up to the [ that begins our form of the set."""
     for pattern, plain in (

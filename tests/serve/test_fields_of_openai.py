@@ -80,6 +80,7 @@ def test_a_bias_decides_and_penalties_change_answers(client):
     [
         ({"logit_bias": {"x": 1}}, "logit_bias: 'x' is no id"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"01": 1, "1": 1}}, "logit_bias: '01' is no id"),
         ({"logit_bias": {"99999999": 1}}, "is no id"),
         ({"top_logprobs": 2}, "top_logprobs: needs logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),

@@ -215,6 +215,13 @@ def test_offsets_are_those_of_the_text_where_a_character_has_several_tokens():
     assert written["text_offset"] == [0, 1, 1, 2, 2, 2, 3]
 
 
+def test_a_character_that_begins_a_stop_text_has_no_scores():
+    result = scored(np.array([*"a€b".encode()]), ("a", "", "", "€", "b"), np.zeros(5, bool))
+    assert [one.id for one in logprobs.drawn(result, Chatty(), "a")] == [97]
+    cut_off = scored(np.array([*"a€".encode()][:3]), ("a", "", ""), np.zeros(3, bool))
+    assert len(logprobs.drawn(cut_off, Chatty(), "a")) == 3
+
+
 def test_finished_answers_survive_the_end_of_the_time_for_answers():
     result = Mock(finish_reason="length")
     first, second = (Choice(Mock(), (), False) for _ in range(2))

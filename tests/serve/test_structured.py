@@ -110,6 +110,11 @@ def test_what_is_cut_off_is_named(client):
     assert answer.choices[0].finish_reason == "length"
     assert answer.choices[0].pasta["incomplete"] == ["text"]
     assert answer.choices[0].message.content.startswith('{"kind": "x", "text": "')
+    given = {"messages": QUESTION, "response_format": formatted({"type": "integer", "minimum": 10**9})}
+    for forks in (True, False):  # a number that is cut off may read as a whole one
+        fields = {"pasta": {"fork_fields": forks}}
+        [cut] = client.chat.completions.create(model=MODEL, **given, max_tokens=3, extra_body=fields).choices
+        assert (cut.finish_reason, len(cut.pasta["incomplete"])) == ("length", 1)
 
 
 def test_any_object_is_json(client):
