@@ -97,4 +97,5 @@ def kept(chunk: Chunk, tokenizer: Tokenizer) -> Chunk:
 
 def fingerprint_fields(answers: Mapping[str, Mapping[str, object]]) -> list[str]:
     """What annotations depend on."""
-    return [json.dumps([id, row["program"], row.get("finish_reason")]) for id, row in answers.items()]
+    rows = ([id, row["program"], row.get("finish_reason"), row.get("cut")] for id, row in answers.items())
+    return [json.dumps(row if row[-1] else row[:-1]) for row in rows]  # as before there was `cut`

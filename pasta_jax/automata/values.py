@@ -192,7 +192,7 @@ def _is_group(text: str) -> bool:
 
 def _bare(text: str) -> str:
     """An expression without escapes and classes of characters."""
-    return re.sub(_CLASS, "", re.sub(r"\\.", "x", text, flags=re.DOTALL))
+    return re.sub(_CLASS, "x", re.sub(r"\\.", "x", text, flags=re.DOTALL))
 
 
 def _quoted(content: Automaton) -> Automaton:

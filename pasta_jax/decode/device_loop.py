@@ -37,8 +37,8 @@ class DeviceLoop:
     many clients. A round is as long as the most impatient of its requests allows. While one of them is read as it grows
     (SHORT), only BETWEEN tokens of new prompts are computed between two rounds, so that a long prompt does not
     interrupt the others. An UNREAD round takes about ROUND_S, as Python sees a Ctrl-C at its end only. When a lane is
-    filled again doesn't depend on that; where it would, with MANY lanes, and where several processes must run equal
-    rounds, their length is fixed.
+    filled again doesn't depend on that; where it would, with MANY lanes, where drafts of several lanes are judged after
+    each round, and where several processes must run equal rounds, their length is fixed.
     `prices` are DecodeState's where forks are admitted or drafts are fed; None: measured.
     """
 
@@ -139,7 +139,7 @@ class DeviceLoop:
         plain, began = self._rest > 0, time.perf_counter()
         read = {lane: log for lane, log in enumerate(self._logs) if log and lane != self._written_lane}
         steps = min(log.next_steps for log in read.values())
-        if steps >= UNREAD and len(self._logs) < MANY and jax.process_count() == 1:
+        if steps >= UNREAD and self._plain is None and len(self._logs) < MANY and jax.process_count() == 1:
             steps = self._pace
         self._run(steps, plain)
         scored = any(log is not None and log.request.scored for log in self._logs)

@@ -123,7 +123,8 @@ def _is_typed_dict(kind: Any) -> bool:
 
 def _in_order(fields: Any, parts: list[Any]) -> Schema:
     """The schema, with the keys of each TypedDict among its parts as that states them: msgspec sorts them."""
-    dicts = [part for part in parts if _is_typed_dict(typing.get_origin(part) or part)]
+    generic = {typing.get_origin(part) for part in parts}  # by themselves, with variables, these are no types of fields
+    dicts = [part for part in parts if _is_typed_dict(typing.get_origin(part) or part) and part not in generic]
     try:
         (schema, *references), defined = msgspec.json.schema_components([fields, *dicts], ref_template="#/$defs/{name}")
     except KeyError as error:  # msgspec finds definitions by the names of types

@@ -76,14 +76,14 @@ def upload(file: Path, target: Path, fix: str) -> None:
 @contextlib.contextmanager
 def _whole(target: Path) -> Iterator[BinaryIO]:
     """A remote file to write. What interrupts that, as Ctrl-C, leaves none: closing it would upload what it has."""
-    copy = target.open("wb")
-    try:
-        yield copy
-    except BaseException:
-        copy.closed = True
-        copy.discard()
-        raise
-    copy.close()
+    with target.open("wb") as copy:
+        try:
+            yield copy
+        except BaseException:
+            if hasattr(copy, "discard"):  # fsspec's has it, TensorFlow's doesn't
+                copy.closed = True
+                copy.discard()
+            raise
 
 
 def upload_folder(folder: Path, target: Path, fix: str) -> None:

@@ -97,6 +97,8 @@ def conversation(tokenizer: Tokenizer, question: str, answer: str) -> list[int]:
     start, between, end = _around(tokenizer)
     if isinstance(tokenizer.template, Template):
         question, answer = tokenizer.template.shown("user", question), tokenizer.template.shown("assistant", answer)
+    elif tokenizer.family.strips and tokenizer.family.open:
+        question, answer = question.strip(), answer.strip()
     return tokenizer.of_parts([(True, start), (False, question), (True, between), (False, answer), (True, end)])
 
 

@@ -131,6 +131,12 @@ def test_a_repeated_repetition_is_refused(pattern):
         values.matching(pattern)
 
 
+def test_a_repetition_may_follow_another():
+    cases = {"^[A-Z]+[0-9]+$": "AB12", "^-?[0-9]+$": "-7", r"^[a]{2}\d+$": "aa1", "^a?b+?$": "abb"}
+    for pattern, text in cases.items():
+        assert accepts(values.matching(pattern)[0], json.dumps(text))
+
+
 def test_a_hyphen_before_a_set_of_characters_stands_for_itself():
     """As JavaScript reads it; Python refuses it. It is no range up to the [ that begins our form of the set."""
     for pattern, plain in (

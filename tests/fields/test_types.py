@@ -34,6 +34,14 @@ class Pair(TypedDict, Generic[T]):
     first: int
 
 
+C = TypeVar("C", Owner, Pair)
+
+
+class Chosen(TypedDict, Generic[C]):
+    one: C
+    all: str
+
+
 class Colour(enum.Enum):
     RED = "red"
     BLUE = "blue"
@@ -85,6 +93,7 @@ def test_types_become_fields_in_their_order():
         "Do it.",
         "- who: string, the owner",
     ]
+    assert list(form_of(schema_of(list[Chosen[Owner]])).leaves)  # its variable alone is no type of fields
 
 
 def test_a_prompt_says_what_a_value_looks_like_within_others_and_choices_as_json():

@@ -1,5 +1,6 @@
 """Paths at gs://, on a stand-in: whole files, growing files, folders that are fetched, and a run that resumes there."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -86,6 +87,14 @@ def test_an_upload_that_is_interrupted_leaves_no_file(monkeypatch, tmp_path, err
     monkeypatch.undo()
     remote.upload(tmp_path / "a", target, "rerun")
     assert uploaded == [True]
+
+
+def test_an_upload_needs_no_more_of_a_file_than_tensorflows_has(tmp_path):
+    """Where TensorFlow is installed, etils opens gs:// by it, in a context manager."""
+    (tmp_path / "a").write_text("whole")
+    with (tmp_path / "b").open("wb") as copy:
+        remote.upload(tmp_path / "a", Mock(open=lambda mode: contextlib.nullcontext(Mock(write=copy.write))), "rerun")
+    assert (tmp_path / "b").read_text() == "whole"
 
 
 def test_a_folder_is_uploaded_with_its_own_files_last_and_fetched_once(root, monkeypatch):

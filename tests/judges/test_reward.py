@@ -9,13 +9,14 @@ import pytest
 from pasta_jax.errors import PastaError
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Entry
-from pasta_jax.judges.reward import load_reward_model
+from pasta_jax.judges.reward import conversation, load_reward_model
 from pasta_jax.judges.settings import AgreementSettings, RewardSettings
 from pasta_jax.tokenizers.chat import FAMILIES, jinja_template
+from pasta_jax.tokenizers.tokenizer import load_tokenizer
 from pasta_jax.weights.config_file import config_to_json
 from tests.helpers.families import VARIANTS
 from tests.helpers.requires import requires_dev
-from tests.helpers.tiny_tokenizers import CHATML_SPECIALS, train_bpe
+from tests.helpers.tiny_tokenizers import CHATML_SPECIALS, TINY, train_bpe
 
 PAIRS = [("Why is the sky blue?", "Because it is."), ("Name a fruit.", "An apple, " * 15), ("Hi!", "")]
 CHATML = jinja_template(next(family for family in FAMILIES if family.name == "chatml"))
@@ -68,6 +69,16 @@ def test_scores_are_those_of_transformers_and_order_answers(kind, source, tmp_pa
     first, second = (load_reward_model(settings).score([("Hi!", text)])[0] for text in ("Hello.", "Go away."))
     verdict = judge("Hi!", Entry("Hello."), Entry("Go away."))
     assert verdict.first == pytest.approx(1 / (1 + np.exp(second - first)), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama3.json", "gemma.json"])
+def test_whitespace_that_a_template_drops_is_not_read(name, tmp_path):
+    (tmp_path / name).write_bytes(TINY[name]())
+    tokenizer = load_tokenizer(tmp_path / name)
+    assert conversation(tokenizer, " Why?\n", "So. ") == conversation(tokenizer, "Why?", "So.")
+    assert conversation(tokenizer, "Why?", "So.")[: len(tokenizer.chat([("user", "Why?")]))] == tokenizer.chat(
+        [("user", "Why?")]
+    )
 
 
 @requires_dev("transformers")
