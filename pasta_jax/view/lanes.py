@@ -32,4 +32,5 @@ def lanes(threads: Sequence[int], steps: Sequence[int], names: Sequence[str], mo
                 f'<rect class="bar" x="{left:.1f}" y="{top + 3}" width="{width:.1f}" height="{ROW - 6}">{title}</rect>'
             )
         parts.append("</g>")
-    return f'<svg class="lanes" viewBox="0 0 {WIDTH} {ROW * len(names)}" role="img">{"".join(parts)}</svg>'
+    about = f'viewBox="0 0 {WIDTH} {ROW * len(names)}" role="img" aria-label="threads over steps"'
+    return f'<svg class="lanes" {about}>{"".join(parts)}</svg>'

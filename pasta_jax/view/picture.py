@@ -1,5 +1,6 @@
 """Pictures of a trace as SVG: threads over time, the attention mask, and an answer above its timeline."""
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -11,13 +12,14 @@ from pasta_jax.lang.words import unspaced
 from pasta_jax.view.markdown import Style, styled
 from pasta_jax.view.spans import spans
 from pasta_jax.view.style import DRAWING, MONO, css_thread, css_variables
-from pasta_jax.view.text import cells, fit, markup, sans_width, short
+from pasta_jax.view.text import cells, fit, markup, printable, sans_width, short
 
 WIDTH = 960  # of a timeline
 NARROW = 380  # of a timeline on a telephone
 RIGHT = 8
 MARGIN = 16  # around a standalone picture
 FONT_SIZE = 12
+TAB = 4  # columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +122,13 @@ def _upright(trace: Trace, middles: np.ndarray) -> dict[int, list[float]]:
 
 def _beside(lines: list[float], left: float, right: float, width: float) -> float:
     """Where fewest upright lines cross so wide a name: at the left, or behind one of the lines."""
-    places = [at for at in (left, *(line + 6 for line in lines)) if at + width <= right] or [left]
-    return min(places, key=lambda at: (len({round(line) for line in lines if at - 4 < line < at + width + 4}), at))
+    pixels = sorted({round(line) for line in lines})
+    places = [at for at in (left, *(pixel + 6 for pixel in pixels)) if at + width <= right] or [left]
+
+    def crossing(at: float) -> int:
+        return bisect.bisect_left(pixels, at + width + 4) - bisect.bisect_right(pixels, at - 4)
+
+    return min(places, key=lambda at: (crossing(at), at))
 
 
 def _arrows(
@@ -294,8 +301,8 @@ def _words(trace: Trace, columns: int) -> Iterator[list[Character]]:
     """
     word: list[Character] = []
     width, letter = 0, False  # of the word; whether it has a letter of such a script
-    for thread, style, piece in styled(trace):
-        for text in piece:
+    for (thread, style), pieces in itertools.groupby(styled(trace), key=lambda piece: piece[:2]):
+        for text in printable("".join(piece for *_, piece in pieces)).expandtabs(TAB):
             character = Character(thread, text, style)
             ends = word and (word[-1].text == " " or word[-1].thread != thread or (letter and text.isalnum()))
             if word and (ends or text == "\n" or width + cells(text) > columns):

@@ -13,8 +13,8 @@ from pasta_jax.view.text import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Main first; chunks share the rest. Each colour is legible on its own background.
-LIGHT = ("#475569", "#2563eb", "#ea580c", "#059669", "#c026d3", "#b45309", "#0891b2", "#dc2626", "#7c3aed", "#4d7c0f")
+# Main first; chunks share the rest. Each colour is legible on its own background, also as small text (WCAG AA).
+LIGHT = ("#475569", "#2563eb", "#c94c0a", "#04845c", "#c026d3", "#b45309", "#077e9b", "#dc2626", "#7c3aed", "#4d7c0f")
 DARK = ("#a3b1c6", "#60a5fa", "#fb923c", "#34d399", "#e879f9", "#facc15", "#22d3ee", "#f87171", "#a78bfa", "#a3e635")
 LIGHT_PAGE = {"ink": "#1e293b", "dim": "#64748b", "line": "#e2e8f0", "paper": "#ffffff"}
 DARK_PAGE = {"ink": "#e2e8f0", "dim": "#94a3b8", "line": "#2b3648", "paper": "#0f1623"}

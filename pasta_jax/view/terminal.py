@@ -40,6 +40,7 @@ def wrapped(text: Text, columns: int, console: Console) -> list[Text]:
     """The lines of a text, broken between words; the lines of a list's item are indented like its first."""
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
+        line.expand_tabs(8)  # before it is measured
         item = _LIST_ITEM.match(line.plain)
         indent = min(item.end() if item else 0, columns // 3)
         first, *others = line[indent:].wrap(console, max(columns - indent, 1)) if len(line) else [Text()]

@@ -14,19 +14,21 @@ BIDI = {*"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}  # embeddings
 
 
 def printable(text: str) -> str:
-    """Replace control characters by their pictures, and what has none by U+FFFD; line breaks stay.
+    """Replace control characters by their pictures, and what has none by U+FFFD; tabs and line breaks stay.
 
-    So are the controls of bidirectional text, which could show the rest of a line in reverse.
+    So are the controls of bidirectional text, which could show the rest of a line in reverse. What is unassigned may be
+    a character that is newer than Python's table.
     """
 
     def picture(character: str) -> str:
-        if character in BIDI:
+        code = ord(character)
+        if character in BIDI or 0xFDD0 <= code <= 0xFDEF or code & 0xFFFE == 0xFFFE:  # the latter are no characters
             return "\ufffd"
-        if character == "\n" or unicodedata.category(character) not in ("Cc", "Cs", "Cn"):
+        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs"):
             return character
-        return chr(0x2400 + ord(character)) if character < " " else "\ufffd"
+        return chr(0x2400 + code) if character < " " else "\ufffd"
 
-    return "".join(map(picture, text))
+    return "".join(map(picture, text.replace("\r\n", "\n")))
 
 
 def markup(text: str) -> str:

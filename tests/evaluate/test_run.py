@@ -167,7 +167,7 @@ def test_the_report_shows_every_prompt_safely(whole, tmp_path):
     assert "Name a &lt;fish&gt;&#124;␛ !&#91;x](http://y)" in markdown  # a viewer loads no image
     assert "<script" not in html
     assert re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', html) == []
-    assert html.count('class="lanes"') == 3 * len(SYSTEMS)
+    assert html.count('class="lanes"') == html.count('aria-label="threads over steps"') == 3 * len(SYSTEMS)
     assert "Seconds and efficiency are of the first 1 prompts alone." in html
     for text in (html, markdown):
         assert all(

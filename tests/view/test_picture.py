@@ -9,8 +9,9 @@ import pytest
 from matplotlib.path import Path as Outline
 
 from pasta_jax.lang.program import Chunk, Program, Text
-from pasta_jax.view.picture import Layout, mask_svg, picture, timeline_svg
-from pasta_jax.view.style import DARK, LIGHT, css_variables
+from pasta_jax.view import picture as module
+from pasta_jax.view.picture import Layout, _beside, mask_svg, picture, timeline_svg
+from pasta_jax.view.style import DARK, DARK_PAGE, LIGHT, LIGHT_PAGE, css_variables
 from pasta_jax.view.text import printable
 from tests import ROOT
 from tests.helpers.requires import requires_smollm2
@@ -167,6 +168,38 @@ def test_names_above_the_bars_stand_beside_the_lines_that_pass():
     for number, name in enumerate(elements(svg, "text", kind="name")[1:]):
         left = float(name.get("x"))
         assert not [line for line in lines[number:] if left < line < left + 20]
+
+
+def test_what_is_drawn_for_a_control_character_has_a_column_and_a_tab_several():
+    svg = picture(traced(script_of(Program((Text("a\x1bb\tc\r\n" + "\x07" * 300),))))[0])
+    lines = elements(svg, "text", kind="text")
+    assert lines[0].text == "a␛b c"
+    assert all(float(line.get("textLength")) == pytest.approx(7.83 * len(line.text), abs=0.1) for line in lines)
+    right = float(ET.fromstring(svg).get("width")) - 24
+    assert all(24 + float(line.get("x")) + float(line.get("textLength")) <= right for line in lines)
+
+
+def test_names_are_placed_in_little_time_however_many_lines_pass(monkeypatch):
+    """Each place was compared with each line, for each name: 6 s for 400 chunks."""
+    rounded = []
+    monkeypatch.setattr(module, "round", lambda x: rounded.append(x) or round(x), raising=False)
+    lines = [float(x) / 3 for x in range(900)]
+    assert _beside(lines, 6.0, 372.0, 50.0) == 304.0  # behind the last lines
+    assert len(rounded) <= len(lines)
+
+
+def luminance(colour: str) -> float:
+    channels = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("palette", "page"), [(LIGHT, LIGHT_PAGE), (DARK, DARK_PAGE)])
+def test_each_colour_is_legible_as_small_text(palette, page):
+    paper = luminance(page["paper"]) + 0.05
+    for colour in (*palette, page["ink"], page["dim"]):
+        own = luminance(colour) + 0.05
+        assert max(own, paper) / min(own, paper) >= 4.5, colour
 
 
 def test_colours_follow_the_reader_and_every_thread_has_one():

@@ -179,6 +179,12 @@ def test_an_answer_is_wrapped_between_words_with_lists_indented():
     assert lines[:6] == ["• one two three", "  four five", "", "and so on, and", "so on", ""]
 
 
+def test_a_tab_takes_its_columns_before_lines_are_broken():
+    view = answer_view(of_parts(Text("-\tone two\r\n\tx")), Console(file=io.StringIO(), width=14))
+    lines = [line.rstrip() for line in plain(rendered(view, 14, 9)).splitlines()]
+    assert lines == ["•       one", "    two", "        x"]
+
+
 def test_a_replay_waits_as_long_as_one_reads():
     trace = of_parts(Text("ab"), Chunk("t", 1, "cdefgh"), Sync(), Text("k"))
     console = Console(file=io.StringIO(), width=80, height=20, force_terminal=True)

@@ -11,6 +11,15 @@ def test_text_cannot_be_shown_in_reverse():
     assert printable("pay \u202e001\u202c \u2066x\u2069") == "pay \ufffd001\ufffd \ufffdx\ufffd"
 
 
+def test_a_character_that_python_does_not_know_yet_is_shown_and_what_is_no_character_is_not():
+    assert printable("\U0001fae8 \U0001fae9 \U0001fbfa") == "\U0001fae8 \U0001fae9 \U0001fbfa"  # of Unicode 15 to 17
+    assert printable("\ufdd0\ufdef\ufffe\U0001ffff\ufdcf\ufdf0") == "\ufffd\ufffd\ufffd\ufffd\ufdcf\ufdf0"
+
+
+def test_tabs_and_line_breaks_of_windows_are_blank():
+    assert printable("a\tb\r\nc\rd") == "a\tb\nc␍d"
+
+
 @given(st.text("abé\u0301\u0e31数 ", max_size=40), st.integers(1, 30))
 def test_a_shortened_line_is_a_beginning_that_fits_with_the_accents_of_its_letters(topic, columns):
     line, found = " ".join(topic.split()), short(topic, columns)
