@@ -2,11 +2,12 @@
 
 import importlib.util
 import pathlib
+import shlex
 import sys
 
 if not all(map(importlib.util.find_spec, ("absl", "ml_collections", "msgspec"))):
     root = pathlib.Path(__file__).resolve().parent.parent
-    activate = f"source {root}/.venv/bin/activate"
-    command = activate if (root / ".venv/bin/python").exists() else f"bash {root}/launch/setup.sh && {activate}"
+    setup, environment = (shlex.quote(f"{root}/{name}") for name in ("launch/setup.sh", ".venv/bin/activate"))
+    command = f"bash {setup} && " * (not (root / ".venv/bin/python").exists()) + f"source {environment}"
     print(f"error: {sys.executable} lacks the packages of this project; run: {command}", file=sys.stderr)
     sys.exit(2)

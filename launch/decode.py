@@ -1,13 +1,13 @@
 """Answer a prompt, or a file of them: text as it is decoded, results, traces and pictures. See configs/decode.py."""
 
 import time
-from pathlib import Path
 
 from absl import flags
 
 from launch import cli
 from pasta_jax.answer.job import Outputs, read_job
 from pasta_jax.answer.settings import DecodeSettings
+from pasta_jax.command.flags import file_of
 from pasta_jax.errors import PastaError
 from pasta_jax.progress import say
 from pasta_jax.runs.settings import changed
@@ -69,10 +69,10 @@ def main(settings: DecodeSettings, question: str | None = None) -> None:
         say(f"the question of this config:\n{prompt}\n")
     job = read_job(
         prompt=prompt,
-        prompts_file=path_of(PROMPTS_FILE),
-        program_file=path_of(PROGRAM),
-        baseline_file=path_of(BASELINE),
-        outputs=Outputs(*map(path_of, (OUTPUT, TRACE, PERFETTO, HTML, SVG))),
+        prompts_file=file_of(PROMPTS_FILE),
+        program_file=file_of(PROGRAM),
+        baseline_file=file_of(BASELINE),
+        outputs=Outputs(*map(file_of, (OUTPUT, TRACE, PERFETTO, HTML, SVG))),
         live=LIVE.value,
         slow=SLOW.value,
         as_json=JSON.value,
@@ -87,11 +87,6 @@ def main(settings: DecodeSettings, question: str | None = None) -> None:
     from pasta_jax.answer import run as decode  # imports JAX: after the flags, so that --help starts quickly
 
     decode.run(settings, job)
-
-
-def path_of(flag: flags.FlagHolder[str | None]) -> Path | None:
-    """A flag's path, if it is set."""
-    return None if flag.value is None else Path(flag.value)
 
 
 if __name__ == "__main__":

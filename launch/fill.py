@@ -1,11 +1,10 @@
 """Fill in the fields of a JSON schema for every text of a file, all fields of a text at once. See configs/fill.py."""
 
-from pathlib import Path
-
 from absl import flags
 
 from launch import cli
 from pasta_jax.answer.settings import FillSettings
+from pasta_jax.command.flags import file_of
 
 SCHEMA = flags.DEFINE_string("schema", None, "the JSON schema of what is filled in, as --schema=person.json")
 PROMPTS_FILE = flags.DEFINE_string(  # other scripts have these flags too, and a test process may import both
@@ -28,8 +27,7 @@ def main(settings: FillSettings) -> None:
 
     from pasta_jax.answer import fill  # imports JAX: after the flags, so that --help starts quickly
 
-    paths = (None if flag.value is None else Path(flag.value) for flag in (SCHEMA, PROMPTS_FILE))
-    fill.run(settings, *fill.require_two(*paths), None if OUTPUT.value is None else Path(OUTPUT.value))
+    fill.run(settings, *fill.require_two(file_of(SCHEMA), file_of(PROMPTS_FILE)), file_of(OUTPUT))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ fi
 # Two processes: compiling takes much of the time and uses one core.
 if (($# == 0)); then set -- -n 2 --dist worksteal; fi
 code=0
-find "${PASTA_JAX_CACHE:-$HOME/.cache/pasta_jax}/programs_of_tests" -type f -atime +14 -delete 2>/dev/null || true
+cache=${PASTA_JAX_CACHE:-~/.cache/pasta_jax} # where HOME is unset too
+find "$cache/programs_of_tests" -type f -atime +14 -delete 2>/dev/null || true
 # Eight simulated devices on few cores deadlock in an all-reduce unless the thread pool has more than eight threads.
 JAX_PLATFORMS=cpu NPROC=32 "$python" -m pytest ${selection[@]+"${selection[@]}"} "$@" || code=$?
 if ((lint)); then echo "a linter failed: run ruff check, ruff format, lint-imports and shellcheck of .venv/bin" >&2; fi

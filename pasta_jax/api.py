@@ -123,7 +123,7 @@ def load_model(
     """
     if not isinstance(model, str | os.PathLike):
         raise PastaError(f"model {model!r}: expected a preset, a path or an id")
-    name = os.fspath(model)
+    name = os.path.expanduser(model)
     if name not in PACKAGED and not os.path.exists(name) and not is_id(name) and "://" not in name:
         raise PastaError(
             f"model {name!r}: neither a preset nor a file or folder; pass its path, or one of {', '.join(PACKAGED)}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -117,7 +118,7 @@ def _command(chat: Chat, line: str) -> None:
         case "/trace", file if file:
             if chat.last is None:
                 raise PastaError("/trace: no answer yet; ask something first")
-            path = Path(file)
+            path = Path(os.path.expanduser(file))
             check_file(path, f"/trace {path}")
             trace_file.save(chat.last.trace, path)
             say(f"wrote {path}")

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import inspect
+import os
 import typing
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -20,7 +21,7 @@ def load(name: str, root: Path = Path(), default: str = "configs/decode.py") -> 
 
     A file that is not in the working directory is looked for in `root`. Errors show `default` as an example.
     """
-    path, _, variant = name.partition(":")
+    path, _, variant = os.path.expanduser(name).partition(":")
     path = path if Path(path).is_file() or not (root / path).is_file() else str(root / path)
     loader = SourceFileLoader("config", path)
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("config", path, loader=loader))

@@ -1,5 +1,6 @@
 """Command lines: flags and config overrides parsed by absl, with every mistake as one line that names the flag."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,21 @@ from pasta_jax.files.remote import path_of
 
 # What ml_collections and Python's parser of literals raise.
 _MISTAKES = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, SyntaxError, RecursionError)
+
+
+class _OrNone(flags.ArgumentParser):
+    """Values of a setting that may be None, as --help shows it; None for another is refused when settings are read."""
+
+    def __init__(self, parser: flags.ArgumentParser):
+        self._parser = parser
+
+    def parse(self, argument: Any) -> Any:
+        """The value of what was typed."""
+        return None if argument == "None" else self._parser.parse(argument)
+
+
+for _kind, _parser in {int: flags.IntegerParser(), float: flags.FloatParser(), bool: flags.BooleanParser()}.items():
+    config_flags.register_flag_parser_for_type(_kind, _OrNone(_parser))
 
 
 def config_named(arguments: list[str], default: str) -> tuple[str, list[str]]:
@@ -41,12 +57,18 @@ def folder_of(flag: flags.FlagHolder[str | None], content: str = "this run") -> 
     return path_of(flag.value)
 
 
+def file_of(flag: flags.FlagHolder[str | None]) -> Path | None:
+    """The local file that a flag names, if it is set; shells expand no ~ after =."""
+    return None if flag.value is None else Path(os.path.expanduser(flag.value))
+
+
 def _explained(parse: Callable[[], list[str]], arguments: list[str]) -> list[str]:
     """What a parse returns; errors in flags and in config overrides become PastaError."""
     try:
         return parse()
     except flags.Error as error:
-        text = " ".join(str(error).split())
+        text, is_bool, _ = " ".join(str(error).split()).partition("('Non-boolean")  # absl prints a tuple
+        text += "is true or false" * bool(is_bool)
         if "as a ConfigDict" in text:
             given = text.removeprefix("flag ").partition("=")[0]
             raise PastaError(f"{given}: is a section; set its keys, as {given}.KEY=… (--help lists them)") from None

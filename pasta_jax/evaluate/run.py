@@ -38,6 +38,7 @@ from pasta_jax.evaluate.settings import Ablation, EvaluateSettings, System
 from pasta_jax.evaluate.systems import Task, answer_all, as_named, decoded
 from pasta_jax.evaluate.timing import Timing, realised, speedups, time_answers, time_together
 from pasta_jax.files import atomic
+from pasta_jax.files.remote import path_of
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges.agreement import key_of
 from pasta_jax.judges.choice import judge_of
@@ -65,7 +66,7 @@ def run(settings: EvaluateSettings, workdir: Path, limit: int | None = None) -> 
         raise PastaError("config.systems: name one or several, each once")
     if settings.executor == "ray" and jax.process_count() > 1:
         raise PastaError(IN_ONE_PROCESS)
-    annotations = interop.read_annotations(Path(settings.annotations)) if settings.annotations else []
+    annotations = interop.read_annotations(path_of(settings.annotations)) if settings.annotations else []
     fitted = None
     if annotations and settings.prompts.alpaca_eval:
         fitted = length_controlled(annotations, alpaca_eval_instructions())

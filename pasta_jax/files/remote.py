@@ -22,8 +22,8 @@ CHUNK = 16 << 20  # bytes of a file that are copied at a time
 
 
 def path_of(text: str | os.PathLike[str]) -> Path:
-    """A path as a user names it. One at gs:// is an epath.Path, which has pathlib's methods."""
-    name = os.fspath(text)
+    """A path as a user names it; shells expand no ~ after =. One at gs:// is an epath.Path, with pathlib's methods."""
+    name = os.path.expanduser(text)
     scheme, is_address, _ = name.partition("://")
     if not is_address:
         return Path(name)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pasta_jax.data.sources import known_preferences
 from pasta_jax.files.jsonl import read_records
+from pasta_jax.files.remote import path_of
 from pasta_jax.judges.choice import judge_of
 from pasta_jax.judges.judge import Agreement, Entry, Verdict, agreement, both_orders
 from pasta_jax.judges.settings import AgreementSettings, JudgeName
@@ -66,7 +67,7 @@ class AgreementReport:
 def measure(settings: AgreementSettings) -> AgreementReport:
     """Every judge over the same pairs."""
     if settings.file:
-        pairs = read_pairs(Path(settings.file))
+        pairs = read_pairs(path_of(settings.file))
     else:
         pairs = [(prompt, Entry(chosen), Entry(rejected)) for prompt, chosen, rejected in known_preferences()]
     pairs = pairs[: settings.pairs or None]

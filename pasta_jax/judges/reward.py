@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -18,6 +17,7 @@ import numpy as np
 from pasta_jax.data.packing import by_length
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, hub
+from pasta_jax.files.remote import path_of
 from pasta_jax.files.validated import MIB, AboveZero, Positive, read_json
 from pasta_jax.judges.settings import RewardSettings
 from pasta_jax.judges.verdicts import fold_of
@@ -130,7 +130,7 @@ def _scores(params, head_E, tokens_BxT, last_B, config: TransformerConfig):
 
 def scorer(settings: RewardSettings) -> Score:
     """Scores by a reward model, or by those of `launch.train_judge`, each question's by one that has not learnt it."""
-    folder = Path(settings.model)
+    folder = path_of(settings.model)
     if not (folder / FOLDS).exists():
         return load_reward_model(settings).score
     folds = read_json(folder / FOLDS, Folds, most=MIB, fix="use a folder that launch.train_judge wrote").folds

@@ -19,6 +19,7 @@ from pasta_jax.data.example import Example, encode
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import write_json
+from pasta_jax.files.remote import path_of
 from pasta_jax.files.validated import MIB, read_json
 from pasta_jax.files.workdir import claim
 from pasta_jax.judges import verdicts
@@ -99,7 +100,7 @@ def run(settings: TrainJudgeSettings, workdir: Path, watch: Watch = unwatched) -
     refuse_uneven_parts(settings.train, settings.rows)
     with claim(workdir):
         plain = run_config.plain(settings)
-        answers = verdicts.weak(verdicts.read(Path(settings.verdicts), settings.judges), settings.wins)
+        answers = verdicts.weak(verdicts.read(path_of(settings.verdicts), settings.judges), settings.wins)
         content = {"verdicts (content)": fingerprints.of_texts(map(repr, answers))}  # older folders don't say
         compared = {name: value for name, value in plain.items() if name != "only"} | content
         run_config.refuse_other(workdir, compared, run_config.plain(TrainJudgeSettings()) | content)

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 
 from pasta_jax.annotate.pipeline import tokenizer_for
 from pasta_jax.answer.prompts import read_prompts_file
@@ -14,6 +13,7 @@ from pasta_jax.data.pairs import Pair
 from pasta_jax.data.prompt_sets import asks_for_list, by_hash, in_parts, no_fork
 from pasta_jax.errors import PastaError
 from pasta_jax.files import fingerprints, packages
+from pasta_jax.files.remote import path_of
 from pasta_jax.lang.words import single_words
 from pasta_jax.progress import say
 from pasta_jax.teaching.settings import PromptsSettings, TeachSettings
@@ -98,7 +98,7 @@ def fingerprint(file: str) -> str:
 
 
 def _of_file(file: str) -> list[str]:
-    return [one.text for one in read_prompts_file(Path(file))]
+    return [one.text for one in read_prompts_file(path_of(file))]
 
 
 def _packaged(settings: PromptsSettings) -> list[str]:

@@ -26,6 +26,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.evaluate import run as evaluation
 from pasta_jax.files.atomic import write_whole
 from pasta_jax.files.jsonl import read_records
+from pasta_jax.files.remote import path_of
 from pasta_jax.files.workdir import claim
 from pasta_jax.preference import run as preference
 from pasta_jax.progress import say
@@ -64,9 +65,9 @@ def run(settings: TeachSettings, workdir: Path, watch: Watch = unwatched, given:
         run_config.refuse_other(workdir, plain, run_config.plain(TeachSettings()))
         todo = stages(settings, workdir)
         if given:
-            write_given(Path(settings.prompts.file), given, workdir)
+            write_given(path_of(settings.prompts.file), given, workdir)
         if (workdir / PROMPTS).exists():
-            refuse_others(Path(settings.prompts.file), workdir)
+            refuse_others(path_of(settings.prompts.file), workdir)
         else:  # a later start keeps them, whatever has been installed since
             refuse_untrainable(settings)
             chosen = choose_prompts(settings)  # if it is refused, other settings are not another run's

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_jax.errors import PastaError
+from pasta_jax.files.remote import path_of
 from pasta_jax.weights.settings import ModelSource
 
 
@@ -14,7 +15,7 @@ def refuse_other_level(level: str, key: str, **models: ModelSource) -> None:
     `key` is the config's key of the level; `models` are named by theirs. A model without its run is not checked.
     """
     for name, source in models.items():
-        trained = level_of(Path(source.path)) if source.path else ""
+        trained = level_of(path_of(source.path)) if source.path else ""
         if trained and trained != level:
             raise PastaError(
                 f"config.{key}: {level}, but {source.path} (config.{name}.path) was trained on {trained}; "

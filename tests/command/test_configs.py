@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from pasta_jax.command import configs
-from pasta_jax.command.flags import config_named, parse
+from pasta_jax.command.flags import config_named, file_of, parse
 from pasta_jax.errors import PastaError
 from pasta_jax.runs.settings import read
 
@@ -85,6 +85,16 @@ def test_a_file_is_found_from_any_folder_and_one_here_comes_first(file, tmp_path
     assert configs.load("settings.py:second", tmp_path)[1] == Whole("mine")
 
 
+def test_a_file_and_what_flags_name_may_be_in_the_home_folder(file, monkeypatch):
+    monkeypatch.setenv("HOME", str(Path(file).parent))
+    assert configs.load("~/settings.py:second")[1] == Whole("second")
+    values = flags.FlagValues()
+    for name, value in {"output": "~/a.jsonl", "absent": None}.items():
+        holder = flags.DEFINE_string(name, value, "", flag_values=values)
+        values.mark_as_parsed()
+        assert file_of(holder) == (None if value is None else Path(file).parent / "a.jsonl")
+
+
 def test_the_name_of_a_variant_alone_and_a_file_that_is_not_python_are_refused(tmp_path):
     with pytest.raises(PastaError, match=r"'pasta'; pass file\.py:variant, as --config=configs/decode\.py:pasta$"):
         configs.load("pasta", Path(), "configs/decode.py")
@@ -106,6 +116,7 @@ def test_the_config_is_named_anywhere_among_the_words(words):
         ([], Whole()),
         (["--config.name=x", "--config.part.rate=2"], Whole("x", Part(2.0))),
         (["--config.part.limit=3", "--noconfig.part.tags"], Whole(part=Part(limit=3, tags=False))),
+        (["--config.part.limit=3", "--config.part.limit=None", "--config.part.tags=None"], Whole()),
         (["--config.part.lengths=(3,)"], Whole(part=Part(lengths=(3,)))),
         (["--config.part.lengths=()"], Whole(part=Part(lengths=()))),
     ],
@@ -121,7 +132,8 @@ def test_overrides_replace_values_of_any_depth(words, expected):
         ("--config.prt.rate=1", '--config.prt.rate: unknown key; Did you mean "part"'),
         ("--config.part.qqq=1", "--config.part.qqq: unknown key; see --help"),
         ("--config.part.rate=fast", "flag --config.part.rate=fast: .*could not convert"),
-        ("--config.part.tags=maybe", "flag --config.part.tags=maybe: "),
+        ("--config.part.rate=None", r"config\.part\.rate: expected `float`"),
+        ("--config.part.tags=maybe", r"flag --config.part.tags=maybe: is true or false \(--help lists"),
         ("--config.part.lengths=(1", r"config.part.lengths\[0\]: expected `int`"),
         ("--config.part=1", r"--config\.part: is a section"),
         ("--config.part=fast", r"--config\.part: is a section; set its keys, as --config\.part\.KEY=…"),

@@ -60,6 +60,13 @@ def test_annotation_finds_the_tokenizer_of_an_id_and_of_a_run(cache, folders):
         assert tokenizer_fingerprint(pipeline.tokenizer_for(ModelSource(path=path))) == expected
 
 
+def test_models_and_adapters_are_found_in_the_home_folder(cache, folders, monkeypatch):
+    monkeypatch.setenv("HOME", str(folders))
+    model, _, about = load_with_adapter(ModelSource(path="~/model", adapter="~/adapter"))
+    assert (model.positions, model.source) == (about.positions, str(folders / "model"))
+    assert pasta.load_model("~/model").source == str(folders / "model")
+
+
 def test_an_adapter_has_an_id_too_and_the_api_takes_ids(cache):
     model, _, about = load_with_adapter(ModelSource(path="some.org/model-1.5", adapter="some.org/adapter-1.5"))
     assert model.positions == about.positions == PREDICTED

@@ -51,6 +51,13 @@ def test_paths_are_local_or_at_gs_for_which_the_setup_command_is_named(monkeypat
         path_of("gs://bucket/run")
 
 
+def test_a_tilde_is_the_home_folder_since_shells_expand_none_after_an_equals_sign(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert path_of("~/runs/toy") == Path("/home/me/runs/toy")
+    assert path_of("runs/~") == Path("runs/~")
+    assert path_of("~nobody-here/x") == Path("~nobody-here/x")
+
+
 def test_files_are_written_whole(root):
     folder = path_of("gs://bucket/run")
     assert remote.is_remote(folder)

@@ -70,6 +70,12 @@ def test_a_mode_selects_tests_and_other_arguments_are_those_of_pytest(tmp_path, 
     assert run_in_fake_tree(tmp_path, "test.sh", *arguments) == ["-m", "pytest", *expected]
 
 
+def test_tests_run_where_there_is_no_home(tmp_path, monkeypatch):
+    for name in ("HOME", "PASTA_JAX_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    assert run_in_fake_tree(tmp_path, "test.sh", "-x") == ["-m", "pytest", "-x"]
+
+
 def run_in_fake_tree(root: Path, script: str, *arguments: str) -> list[str]:
     """The arguments with which a script calls Python, where setup.sh does nothing."""
     (root / "launch").mkdir()
@@ -98,17 +104,19 @@ def test_setup_shows_what_pip_does_without_a_terminal_too():
     assert output == "setup: 6 s, one\nsetup: 12 s, one\nsetup: 18 s, one\nsetup: 24 s, two\n"
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_python_without_the_packages_says_what_to_run(tmp_path, exists):
+@pytest.mark.parametrize(("exists", "name"), [(True, "tree"), (False, "tree"), (False, "a tree")])
+def test_a_python_without_the_packages_says_what_to_run(tmp_path, exists, name):
+    tmp_path = tmp_path / name
     shutil.copytree(SCRIPTS, tmp_path / "launch", ignore=shutil.ignore_patterns("__pycache__"))
     if exists:
         (tmp_path / ".venv/bin").mkdir(parents=True)
         (tmp_path / ".venv/bin/python").touch()
     command = [sys.executable, "-S", "-m", "launch.decode", "--prompt=Hi!"]  # -S: without installed packages
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    to_run = f"source {tmp_path}/.venv/bin/activate"
+    quote = "'" * (" " in name)
+    to_run = f"source {quote}{tmp_path}/.venv/bin/activate{quote}"
     if not exists:
-        to_run = f"bash {tmp_path}/launch/setup.sh && {to_run}"
+        to_run = f"bash {quote}{tmp_path}/launch/setup.sh{quote} && {to_run}"
     expected = f"error: {sys.executable} lacks the packages of this project; run: {to_run}\n"
     assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)
 
