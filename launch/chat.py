@@ -16,6 +16,7 @@ def main(settings: DecodeSettings) -> None:
 
     from pasta_jax.answer import chat  # imports JAX: after the flags, so that --help starts quickly
 
+    sys.stdin.reconfigure(errors="surrogateescape")  # so that a byte that is not UTF-8 spoils no line but its own
     chat.run(settings, input if sys.stdin.isatty() else lambda _: input())
 
 

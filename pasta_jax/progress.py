@@ -203,6 +203,12 @@ def stdout_is_terminal() -> bool:
     return bool(getattr(sys.stdout, "isatty", bool)())
 
 
+def stdout_can_be_drawn_on() -> bool:
+    """Whether what grows can be shown on stdout: on a dumb terminal, rich would show nothing until its end."""
+    console = Console()
+    return stdout_is_terminal() and console.is_terminal and not console.is_dumb_terminal
+
+
 def _live_on(console: Console) -> Live:
     """The display; while it is there, what is printed appears above it. A stdout that is no terminal is left alone."""
     redirected = {"redirect_stdout": stdout_is_terminal(), "redirect_stderr": True}

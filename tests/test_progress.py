@@ -47,6 +47,15 @@ def terminal(now, monkeypatch, capsys) -> io.StringIO:
     return console.file
 
 
+@pytest.mark.parametrize(("term", "drawn"), [("xterm", True), ("dumb", False)])
+def test_a_dumb_terminal_is_not_drawn_on(monkeypatch, term, drawn):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not progress.stdout_can_be_drawn_on()  # a file, which rich then takes for a terminal
+    monkeypatch.setattr(sys, "stdout", Screen())
+    assert progress.stdout_can_be_drawn_on() == drawn
+
+
 class Lock:
     """A lock that says when a watcher waits for it."""
 

@@ -18,7 +18,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_file
 from pasta_jax.lang.tags import TagIds
 from pasta_jax.models.sharding import decoding_mesh
-from pasta_jax.progress import doing, quiet, say, stdout_is_terminal
+from pasta_jax.progress import doing, quiet, say, stdout_can_be_drawn_on
 from pasta_jax.view import trace_file
 from pasta_jax.view.live import following
 from pasta_jax.weights.model import Model
@@ -86,6 +86,10 @@ def _converse(chat: Chat, lines: Callable[[str], str]) -> None:
         try:
             with quiet():  # a prompt that waits for the user must not be disturbed
                 line = lines(PROMPT).strip()
+            line.encode()  # a lone surrogate stands for a byte that was not decoded
+        except UnicodeError:
+            say("error: this line is not UTF-8; type it again, or convert the text to UTF-8")
+            continue
         except KeyboardInterrupt:  # at the prompt: drop the line, as shells do
             print()
             continue
@@ -185,7 +189,7 @@ def _ended(result: Result) -> str:
 
 
 def _show(items: Iterator[Item], tags: TagIds) -> None:
-    if stdout_is_terminal():
+    if stdout_can_be_drawn_on():
         show_threads(items, tags, following())
     else:
         show_text(items, tags)

@@ -8,12 +8,14 @@ from pasta_jax.answer.job import Job
 from pasta_jax.answer.one import console_of, print_answer, shows_threads
 from pasta_jax.answer.record import AnswerRecord, record_of, write_pictures, write_records
 from pasta_jax.answer.settings import DecodeSettings
+from pasta_jax.answer.show import escaped
 from pasta_jax.decode.generate import generate, slots_for, stream
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.decode.settings import DecodeConfig
 from pasta_jax.errors import PastaError
-from pasta_jax.progress import Progress, doing, say
+from pasta_jax.progress import Progress, doing, say, stdout_is_terminal
 from pasta_jax.view.terminal import answer_view, beside
+from pasta_jax.view.text import printable
 from pasta_jax.weights.model import Model
 
 SEQUENTIAL, ASYNCHRONOUS = "sequential", "asynchronous"
@@ -76,7 +78,8 @@ def report(
         write_records(job.outputs.output, list(records.values()))
     if job.as_json:
         fields = {name: record.fields() for name, record in records.items()}
-        print(json.dumps(fields | {"realised_speedup": round(realised(records), 4)}, ensure_ascii=False))
+        fields |= {"realised_speedup": round(realised(records), 4)}
+        print(escaped(json.dumps(fields, ensure_ascii=False)))
     else:
         names = {SEQUENTIAL: "baseline, sequential" if with_baseline else SEQUENTIAL, ASYNCHRONOUS: ASYNCHRONOUS}
         show(job, results, records, names, shown)
@@ -100,7 +103,7 @@ def show(
     job: Job, results: Mapping[str, Result], records: Mapping[str, AnswerRecord], names: Mapping[str, str], shown: bool
 ) -> None:
     """Both answers, and their figures side by side."""
-    console = console_of(job)
+    console, safe = console_of(job), printable if stdout_is_terminal() else str
     for kind, result in results.items():
         if shown and (kind == ASYNCHRONOUS or names[kind] != kind):  # a baseline's text would hide what was shown
             continue
@@ -109,7 +112,7 @@ def show(
             console.print(answer_view(result.trace, console))
             console.print()
         else:
-            print(f"=== {names[kind]}\n{result.text}\n")
+            print(f"=== {names[kind]}\n{safe(result.text)}\n")
     console.print(beside({names[kind]: figures_of(record) for kind, record in records.items()}))
     console.print()
     faster = f"asynchronous: {realised(records):.2f} times as fast"

@@ -10,6 +10,7 @@ from typing import Any
 
 from pasta_jax.answer.prompts import Prompt, read_prompts_file
 from pasta_jax.answer.settings import FillSettings
+from pasta_jax.answer.show import escaped
 from pasta_jax.decode.request import Event
 from pasta_jax.device import compilation_cache
 from pasta_jax.errors import PastaError
@@ -20,7 +21,7 @@ from pasta_jax.files import fingerprints
 from pasta_jax.files.atomic import check_file, refuse_inputs, write_whole
 from pasta_jax.files.jsonl import as_line
 from pasta_jax.files.validated import AtLeastZero, Count, read_json
-from pasta_jax.progress import quiet, say, show, stdout_is_terminal
+from pasta_jax.progress import quiet, say, show, stdout_can_be_drawn_on
 from pasta_jax.runs import records
 from pasta_jax.view.live import LiveView, following
 from pasta_jax.weights.model import Model
@@ -86,7 +87,7 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
             for record in done.fill(missing, compute):
                 progress.add()
                 if output is None:
-                    show(as_line(record))
+                    show(escaped(as_line(record)))
         every = [done.known[number] for number in range(len(prompts))]
         if output is not None:
             write_whole(output, "".join(f"{as_line(record)}\n" for record in every))
@@ -104,7 +105,7 @@ def run(settings: FillSettings, schema: Path, prompts_file: Path, output: Path |
 @contextlib.contextmanager
 def shown(model: Model, texts: int) -> Iterator[Seen | None]:
     """What shows the fields of a single text on a terminal, as threads that grow; else None."""
-    if texts > 1 or not stdout_is_terminal():
+    if texts > 1 or not stdout_can_be_drawn_on():
         yield None
         return
     with contextlib.ExitStack() as stack, LiveView(model.tokenizer.tags, following()) as view:

@@ -8,7 +8,7 @@ from pasta_jax.answer.prompts import Prompt, read_baseline, read_program, read_p
 from pasta_jax.errors import PastaError
 from pasta_jax.files.atomic import check_file, refuse_inputs
 from pasta_jax.lang.program import Program
-from pasta_jax.progress import stdout_is_terminal
+from pasta_jax.progress import stdout_can_be_drawn_on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def read_job(
             raise PastaError("--program: answers one prompt only; pass --prompt")
         if sequential:
             raise PastaError("--sequential: a replay follows its program; drop --sequential or --program")
-    if slow and (live == "no" or as_json or len(prompts) > 1 or not (live == "yes" or stdout_is_terminal())):
+    if slow and (live == "no" or as_json or len(prompts) > 1 or not (live == "yes" or stdout_can_be_drawn_on())):
         raise PastaError("--slow: shows one answer on a terminal; drop it, or pass --prompt and --live=yes")
     given = {"--prompts_file": len(prompts) > 1, "--program": program_file, "--baseline": baseline_file}
     given |= {"--sequential": sequential, "--slow": slow}

@@ -11,6 +11,7 @@ from pasta_jax.answer.job import Job
 from pasta_jax.answer.prompts import Prompt
 from pasta_jax.answer.record import AnswerRecord, record_of, summary_of_many, write_pictures, write_records
 from pasta_jax.answer.settings import DecodeSettings
+from pasta_jax.answer.show import escaped
 from pasta_jax.decode.generate import slots_for, stream
 from pasta_jax.decode.request import Request, Result
 from pasta_jax.files.atomic import write_whole
@@ -91,6 +92,6 @@ def answer_many(
 def _shown(job: Job, record: AnswerRecord) -> str:
     """A record on stdout."""
     if job.as_json:
-        return record.json()
+        return escaped(record.json())
     text = f"=== {record.index + 1}: {' '.join(record.prompt.split())}\n{record.text}\n"
     return printable(text) if stdout_is_terminal() else text

@@ -3,17 +3,17 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from rich.console import Console
 
 from pasta_jax.answer.job import Job
 from pasta_jax.answer.record import AnswerRecord, record_of, summary, write_pictures, write_records
-from pasta_jax.answer.show import show_text, show_threads
+from pasta_jax.answer.show import escaped, show_text, show_threads
 from pasta_jax.decode.request import Event, Result
 from pasta_jax.device import compilation_cache
 from pasta_jax.lang.tags import TagIds
-from pasta_jax.progress import doing, quiet, say, stdout_is_terminal
+from pasta_jax.progress import doing, quiet, say, stdout_can_be_drawn_on
 from pasta_jax.view.live import following
 from pasta_jax.view.terminal import figures
 
@@ -24,12 +24,12 @@ def answer_one(
     """Print one answer while it is decoded, then write and summarise it."""
     result, (came, compiling) = print_answer(job, items, tags, sequential)
     record = record_of(job, result, sequential)
-    if job.as_json:
-        times = {"load_s": round(loaded - job.started, 3), "compile_s": round(compiling, 3)}
-        print(json.dumps(record.fields() | times, ensure_ascii=False))
     if job.outputs.output is not None:
         write_records(job.outputs.output, [record])
     write_pictures(job, result)
+    if job.as_json:
+        times = {"load_s": round(loaded - job.started, 3), "compile_s": round(compiling, 3)}
+        print(escaped(json.dumps(record.fields() | times, ensure_ascii=False)))
     first_s, load_s = came - job.started, loaded - job.started
     waited = f"first token after {first_s:.1f} s, {load_s:.1f} s of them loading, {compiling:.1f} s compiling"
     if shows_threads(job, sequential):
@@ -42,7 +42,7 @@ def answer_one(
 def shows_threads(job: Job, sequential: bool) -> bool:
     """Whether the threads are shown side by side, in place of the text as it becomes certain."""
     if job.live == "auto":
-        return stdout_is_terminal() and not job.as_json and (job.slow or not sequential)
+        return stdout_can_be_drawn_on() and not job.as_json and (job.slow or not sequential)
     return job.live == "yes"
 
 
@@ -55,7 +55,7 @@ def print_answer(
     job: Job, items: Iterator[Event | Result], tags: TagIds, sequential: bool
 ) -> tuple[Result, tuple[float, float]]:
     """Print the only answer as it is decoded; its result, and of its first token the time.perf_counter() at which it
-    came and the seconds of compiling before it."""
+    came and the seconds of compiling before it. Files to write get all of it where the reader of stdout has exited."""
     result = first_token = None
 
     def received() -> Iterator[Event | Result]:
@@ -69,14 +69,16 @@ def print_answer(
                         stack.enter_context(quiet())  # from now on, the answer itself
                 yield result
 
-    if shows_threads(job, sequential):
-        console = console_of(job)
-        show_threads(received(), tags, console, replayed=job.slow)
-        console.print()
-    elif job.as_json:
-        list(received())
-    else:
-        show_text(received(), tags)
+    with suppress(*[BrokenPipeError] * bool(job.outputs.by_flag())):
+        if shows_threads(job, sequential):
+            console = console_of(job)
+            show_threads(received(), tags, console, replayed=job.slow)
+            console.print()
+        elif job.as_json:
+            list(received())
+        else:
+            show_text(received(), tags)
+    *_, result = result, *items  # there are more only where stdout was closed
     return result, first_token
 
 

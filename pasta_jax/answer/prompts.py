@@ -11,6 +11,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.files.jsonl import MOST_BYTES, read_records
 from pasta_jax.files.validated import LARGEST_INT, read_bytes
 from pasta_jax.lang.program import Program
+from pasta_jax.progress import quiet
 
 FIELDS = ("prompt", "instruction")
 MOST_BYTES_OF_PROGRAM = 2**18  # a second's work for the parser
@@ -32,10 +33,11 @@ def read_prompt(prompt: str | None) -> Prompt:
         raise PastaError("--prompt is missing: pass the question, or - to read it from stdin")
     if prompt == "-":
         try:
-            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+            with quiet():  # what is being typed must not be disturbed
+                content = sys.stdin.buffer.read(MOST_BYTES + 1)
             if len(content) > MOST_BYTES:
                 raise PastaError(f"stdin: has more than {MOST_BYTES:,} bytes; write a shorter question")
-            prompt = content.decode().removesuffix("\n").removesuffix("\r")
+            prompt = content.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
         except UnicodeDecodeError as error:
             raise PastaError(f"stdin: byte {error.start} is not UTF-8; convert the text to UTF-8") from None
     if not prompt.strip():

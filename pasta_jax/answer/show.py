@@ -1,5 +1,6 @@
 """An answer on the terminal while it is decoded: its text as it becomes certain, or its threads side by side."""
 
+import re
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
@@ -11,7 +12,9 @@ from pasta_jax.lang.tags import TagIds
 from pasta_jax.progress import quiet, stdout_is_terminal
 from pasta_jax.view.live import LiveView
 from pasta_jax.view.terminal import answer_view
-from pasta_jax.view.text import printable
+from pasta_jax.view.text import BIDI, printable
+
+OBEYED = re.compile(f"[\x7f-\x9f{''.join(BIDI)}]")
 
 
 def show_text(items: Iterable[Item], tags: TagIds) -> None:
@@ -23,6 +26,11 @@ def show_text(items: Iterable[Item], tags: TagIds) -> None:
             print(safe(transcript.push(item.thread, item.token, item.step, item.text)), end="", flush=True)
         else:
             print(safe(transcript.rest(item.text)) if isinstance(item, Result) else "", flush=True)
+
+
+def escaped(line: str) -> str:
+    """A line of JSON as stdout gets it: a terminal would obey the controls that JSON's own escapes leave."""
+    return OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", line) if stdout_is_terminal() else line
 
 
 def show_threads(items: Iterable[Item], tags: TagIds, console: Console, replayed: bool = False) -> None:

@@ -25,7 +25,9 @@ def explain(command: Callable[[], None]) -> None:
         try:
             with _interrupts_kept():
                 command()
-        except SystemExit:
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # rich exits where it cannot print
+                raise end.__context__ from None
             _flush()  # here, since at the interpreter's exit a full disk could not be explained
             raise
         _flush()

@@ -97,11 +97,18 @@ class LiveView:
         self._console.control(Control(ControlType.CARRIAGE_RETURN, *((ERASE, UP) * more)))
 
 
+class _Results(Console):
+    """Where results are written. That their reader has exited, as `| head` does, is for the command to answer."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would exit
+
+
 def following(force_terminal: bool | None = None) -> Console:
     """A console that follows the terminal's size, also if a shell exported what it was when it began."""
-    console = Console(highlight=False, force_terminal=force_terminal)
+    console = _Results(highlight=False, force_terminal=force_terminal)
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    free = Console(highlight=False, force_terminal=force_terminal, _environ=environment)
+    free = _Results(highlight=False, force_terminal=force_terminal, _environ=environment)
     return free if free.size == console.size else console
 
 

@@ -21,6 +21,7 @@ from pasta_jax.errors import PastaError
 from pasta_jax.lang.structure import PREDICTED
 from pasta_jax.runs.settings import changed
 from pasta_jax.view import trace_file
+from pasta_jax.view.text import printable
 from pasta_jax.weights.model import Model
 from pasta_jax.weights.rules import Rules
 from tests.helpers.forked import Forked, launch
@@ -97,6 +98,21 @@ def test_mistakes_are_one_line_and_the_chat_goes_on(converse):
     assert errors[4].startswith("error: /trace file/a: ")
     assert [error.startswith("error: /trace ") for error in errors[5:]] == [True] * 4
     assert out == f"{answer_to(('user', 'why?'))}\n"
+
+
+def test_a_line_that_is_not_utf8_is_dropped_and_the_chat_goes_on(converse):
+    """As input() raises on a terminal, and as Python reads it in a C locale."""
+    out, err = converse(UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"), "caf\udce9?", "why?", "/quit")
+    assert out == f"{answer_to(('user', 'why?'))}\n"
+    assert err.count("error: this line is not UTF-8; ") == 2
+
+
+def test_on_a_dumb_terminal_the_text_is_streamed(converse, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(chat, "show_threads", Mock(side_effect=AssertionError))
+    out, _ = converse("why?", "/quit")
+    assert out == f"{printable(answer_to(('user', 'why?')))}\n"
 
 
 def test_programs_are_compiled_while_the_first_question_is_typed(converse, monkeypatch):
@@ -214,6 +230,6 @@ def piped(lines: Path, *flags: str) -> None:
 def test_the_command_reads_a_pipe(tmp_path):
     flags = ["--config=configs/decode.py:local", f"--config.model.path={export(tmp_path / 'model')}"]
     flags += ["--config.request.max_tokens=8", "--config.decoding.slots=256", "--config.decoding.rows=4"]
-    (tmp_path / "lines").write_text(f"birds crow 7\n/trace {tmp_path / 'a.json'}\n/quit\n")
+    (tmp_path / "lines").write_bytes(b"caf\xe9\n" + f"birds crow 7\n/trace {tmp_path / 'a.json'}\n/quit\n".encode())
     Forked(tmp_path, piped, tmp_path / "lines", *flags).finish()
     assert trace_file.load(tmp_path / "a.json").prompt == "birds crow 7"

@@ -42,13 +42,21 @@ def run(monkeypatch, capsys, tmp_path):
     return call
 
 
+def on_terminal(monkeypatch, term: str = "xterm") -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", term)
+
+
 def test_the_fields_of_one_text_are_seen_as_they_grow(run, monkeypatch):
     seen = []
     monkeypatch.setattr(pipeline.LiveView, "write", lambda view, field, event: seen.append((field, event.text)))
+    Path("one.jsonl").write_text('{"prompt": "one"}\n')
     run()
     assert seen == []  # two texts, and no terminal
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    Path("one.jsonl").write_text('{"prompt": "one"}\n')
+    on_terminal(monkeypatch, "dumb")
+    run(prompts_file="one.jsonl")
+    assert seen == []  # nothing would be drawn until the end
+    on_terminal(monkeypatch)
     run(prompts_file="one.jsonl", output="one.out")
     [record] = map(json.loads, Path("one.out").read_text().splitlines())
     kind = "".join(text for field, text in seen if field == "kind")
@@ -58,7 +66,7 @@ def test_the_fields_of_one_text_are_seen_as_they_grow(run, monkeypatch):
 
 def test_what_goes_on_is_said_until_the_first_token(monkeypatch):
     calls = []
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    on_terminal(monkeypatch)
     monkeypatch.setattr(pipeline, "quiet", lambda: calls.append("quiet") or contextlib.nullcontext())
     monkeypatch.setattr(pipeline.LiveView, "write", lambda view, field, event: calls.append(field))
     with pipeline.shown(tiny_model(), 1) as seen:

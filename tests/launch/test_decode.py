@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import configs.decode
+from pasta_jax import progress
 from pasta_jax.answer import run as pipeline
 from pasta_jax.answer.prompts import Prompt, read_program, read_prompt, read_prompts_file
 from pasta_jax.decode import device_loop
@@ -265,12 +266,23 @@ def test_json_is_not_replayed_as_text(tmp_path, name, text):
 
 
 def test_a_prompt_comes_from_stdin(monkeypatch):
-    for end in ("", "\n", "\r\n"):  # as echo and editors write
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"é\n?{end}".encode())))
-        assert read_prompt("-").text == "é\n?"
+    for line, start in (("\n", ""), ("\r\n", "\ufeff")):  # as echo and editors write
+        for end in ("", line):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{start}é{line}?{end}".encode())))
+            assert read_prompt("-").text == "é\n?"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff")))
     with pytest.raises(PastaError, match="stdin: byte 1 is not UTF-8"):
         read_prompt("-")
+
+
+def test_nothing_is_said_while_a_prompt_is_typed(monkeypatch):
+    class Typed(io.BytesIO):
+        def read(self, *most: int) -> bytes:
+            assert not all(one.what for one in progress._running)
+            return super().read(*most)
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Typed(b"why?\n")))
+    assert read_prompt("-").text == "why?"
 
 
 @pytest.mark.parametrize(
