@@ -75,3 +75,42 @@ def test_what_was_written_until_a_stop_stays_in_its_own_conversation(server):
             page.wait("!running")
             assert page.run("history.map(one => one.content)") == kept
         assert page.errors == []
+
+
+FINISHING = """decode = async (body, signal, onDelta, onTime) => {
+  onDelta({content: 'word '.repeat(3000), pasta: {thread: 0, step: 1}});
+  view.scrollTop = AT;
+  FOCUS.focus();
+  await new Promise(requestAnimationFrame);
+  return {text: 'word '.repeat(3000), threads: [], steps: 1};
+}"""
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
+@pytest.mark.parametrize(("at", "focus", "kept"), [("0", "view", True), ("view.scrollHeight", "$('stop')", False)])
+def test_who_reads_elsewhere_when_an_answer_ends_stays_there(server, at, focus, kept):
+    with Page(420, 800) as page:
+        page.open(server.url)
+        page.run(f"{FINISHING.replace('AT', at).replace('FOCUS', focus)}; 0")
+        page.run("$('compare').checked = true; $('asks').checked = false; 0")
+        page.run("ask('Why?')")
+        assert page.run("view.scrollTop < 9") == kept
+        assert page.run("document.activeElement === (KEPT ? view : $('ask'))".replace("KEPT", str(kept).lower()))
+        assert page.errors == []
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install it with the system's packages")
+def test_escape_stops_an_answer_unless_it_ends_a_composition(server):
+    with Page(420, 800) as page:
+        page.open(server.url)
+        page.run(f"{STOPPABLE}; ask('Why?'); 0")
+        pressed = (
+            "$('ask').dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true, isComposing: %s})); 0"
+        )
+        page.run(pressed % "true")
+        assert page.run("running !== null && !running.signal.aborted")
+        page.run(pressed % "false")
+        page.wait("!running")
+        assert page.run("[view.tabIndex, view.ariaLabel]") == [0, "Conversation"]
