@@ -1,7 +1,8 @@
 """A model's own answers as annotations: each promise is made as long as the chunk that the model then wrote.
 
 A model that promises badly learns from its own answers what its chunks take. Their texts stay as they are, but a chunk
-which went on to its list's next item instead of ending loses that item's marker, if main writes it next.
+which went on to its list's next item instead of ending loses that item's marker, if main writes it next, and its blank
+lines, if main begins a line itself.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from pasta_jax.lang.tags import tens_for
 from pasta_jax.tokenizers.tokenizer import Tokenizer
 
 _MARKER = re.compile(r"\s*(?:(\d{1,3})[.)]|([-*+•]))(?!\S)")  # of an item in a list
+_LINE_BREAK = re.compile(r"[^\S\n]*\n")
 _FIX = "name a file that launch.decode wrote for --prompts_file"
 
 
@@ -68,10 +70,10 @@ def annotation(row: Mapping[str, object], tokenizer: Tokenizer) -> Annotation:
 def _program(row: Mapping[str, object]) -> Program:
     """An answer's program whose chunks end where their own text does."""
     parts = Program.parse(str(row["program"])).parts
-    following, result = "", []  # main's text
+    following, result = "\n", []  # main's text up to the next chunk; an answer's end also ends a line
     for part in reversed(parts):
         if isinstance(part, Text):
-            following = part.text
+            following = part.text + following
         elif isinstance(part, Chunk):
             part, following = _ended(part, following), ""
         result.append(part)
@@ -79,14 +81,14 @@ def _program(row: Mapping[str, object]) -> Program:
 
 
 def _ended(chunk: Chunk, following: str) -> Chunk:
-    """The chunk without blank lines, or the marker of an item that main writes after it, at its end."""
-    text = chunk.text.rstrip()
-    before, line_break, last = text.rpartition("\n")
+    """The chunk without the marker of an item that main writes after it, and without the line breaks before main's."""
+    text = chunk.text
+    before, line_break, last = text.rstrip().rpartition("\n")
     marker, same = _MARKER.fullmatch(last), _MARKER.match(following)
     if line_break and marker and same and marker.groups() == same.groups():
-        text = before.rstrip()
-    elif "\n" not in chunk.text[len(text) :]:
-        return chunk
+        text = before + line_break
+    if _LINE_BREAK.match(following) and "\n" in text[len(text.rstrip()) :]:
+        text = text.rstrip()
     return dataclasses.replace(chunk, text=text)
 
 

@@ -11,6 +11,7 @@ from pasta_jax.data.pairs import Pair
 from pasta_jax.data.records import Record
 from pasta_jax.data.sources import read
 from pasta_jax.errors import PastaError
+from pasta_jax.lang.program import Program
 from pasta_jax.progress import Progress
 from tests.helpers.byte_tokenizer import ByteTokenizer
 from tests.helpers.traces import Chatty
@@ -68,12 +69,33 @@ def answer(end: str, following: str) -> dict:
         ("\n\n 12) ", "\n12. Done."),
         ("\n*", "\n* Done."),
         (" \n\t- ", "<sync/>\n- Done."),
-        ("\n\n", " Done."),
+        ("\n\n", "<sync/>\nDone."),
+        ("\n\n", " \n\nDone."),
+        ("\n\n", ""),
     ],
 )
 def test_a_chunk_loses_the_marker_of_the_next_item(tmp_path, tail, following):
     [kept], [record] = (verdicts(tmp_path, answer(end, following)) for end in ("", tail))
     assert (record.program, record.response) == (kept.program, kept.response)
+
+
+BLUE = '<promise topic="Blue" tokens=9 /><async>%sIt is the colour of the sky, and of the sea.</async>'
+
+
+@pytest.mark.parametrize(
+    ("tail", "kept", "following"),
+    [
+        ("\n", "\n", "2. Done."),
+        ("\n", "\n", "<sync/>Done."),
+        ("\n\n", "\n\n", " Done."),
+        ("\n\n", "\n\n", BLUE % ""),
+        ("\n2.", "\n", "2. Done."),
+    ],
+)
+def test_a_line_break_that_main_does_not_repeat_stays(tmp_path, tail, kept, following):
+    """Without it, two lines would become one."""
+    [record] = verdicts(tmp_path, answer(tail, following))
+    assert f"{CHUNK}{kept}{Program.parse(following).strip()}" in record.response
 
 
 @pytest.mark.parametrize(
@@ -83,7 +105,7 @@ def test_a_chunk_loses_the_marker_of_the_next_item(tmp_path, tail, following):
         ("\n42.", "\n43. Done."),
         ("\n6.", "\n- Done."),
         ("\n*", "\n**Done.**"),
-        ("\n42.", '<promise topic="Blue" tokens=9 /><async>42. It is the colour of the sky.</async>\n42. Done.'),
+        ("\n42.", BLUE % "42. " + "\n42. Done."),
     ],
 )
 def test_a_last_line_that_main_does_not_write_next_stays(tmp_path, tail, following):
