@@ -201,7 +201,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         with parquet.ParquetFile(path) as file:
             rows = (row for batch in file.iter_batches(batch_size=256) for row in batch.to_pylist())
             yield from ((f"record {number}", row) for number, row in enumerate(rows, start=1))
-    except (pyarrow.ArrowException, ValueError) as error:
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # the last: a date after the year 9999
         reason = " ".join(str(error).split())[:120]
         raise PastaError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
 

@@ -164,6 +164,13 @@ def test_a_damaged_page_of_a_parquet_file_is_told_with_its_reason(tmp_path):
         list(read(str(path)))
 
 
+def test_a_date_that_python_cannot_hold_is_told_with_its_file(tmp_path):
+    column = pa.array([2**61], pa.timestamp("us"))
+    parquet.write_table(pa.table({"instruction": ["why"], "output": ["so"], "at": column}), tmp_path / "a.parquet")
+    with pytest.raises(PastaError, match=r"a\.parquet: .*date"):
+        list(read(str(tmp_path / "a.parquet")))
+
+
 def test_a_list_that_is_cut_off_keeps_its_whole_records():
     text = json.dumps([{"a": "]},"}, {"b": [1]}, {"c": 2}], indent=1)
     for cut in (-1, -2, -4, -8):
