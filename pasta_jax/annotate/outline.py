@@ -15,7 +15,7 @@ _ITEM = re.compile(
     r"([ \t\u3000]*)(?:([-*+•–]|\d{1,3}[.)]|[A-Za-zก-ฮ][.)])(?=[ \t]+\S)"
     rf"|([•・·●○■◆▪]|\d{{1,3}}(?:[.)](?=[{UNSPACED}【「『《“*])|[、．）])"
     rf"|{_HAN_NUMBER}[、．]|（(?:\d{{1,3}}|{_HAN_NUMBER})）|\((?:\d{{1,3}}|{_HAN_NUMBER})\)(?=[ \t]*[{UNSPACED}])"
-    r"|[①-⑳])(?=[ \t\u3000]*[^\s、．]))"
+    r"|[①-⑳])\ufe0f?(?=[ \t\u3000]*[^\s、．\ufe0f]))"  # U+FE0F makes an emoji of the bullet
 )
 _HASHES = re.compile(r"(#{1,6})[ \t]+\S")
 _BOLD_LINE = re.compile(r"(\*\*|__)[^*_]+\1[:：]?\s*$")  # the line may end in a carriage return
