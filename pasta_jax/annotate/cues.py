@@ -5,7 +5,7 @@ mostly English, with some words of German, Chinese, Japanese and Thai.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from pasta_jax.lang.program import MAX_TOPIC_WORDS
 from pasta_jax.lang.words import UNSPACED, first_words, unspaced
@@ -186,29 +186,39 @@ def dependent_heading(heading: str) -> bool:
     return _dependent_heading(heading) or _dependent_heading(without_number(heading))
 
 
-def refers_back(text: str, earlier: str, known: str) -> bool:
-    """Whether a part needs its earlier siblings: it points back, or names a thing that they introduced.
+def points_back(text: str) -> bool:
+    """Whether a part needs the text before it by its own words."""
+    return _opens_backwards(text) or _points_backwards(text)
+
+
+def refer_back(parts: Iterable[str], known: str) -> Iterator[bool]:
+    """Whether each part needs its earlier siblings: it points back, or names a thing that they introduced.
 
     `known` is the text that every part sees: the question and the text before the group.
     """
-    if _opens_backwards(text) or _points_backwards(text):
-        return True
-    introduced = {_last_word(m) for m in _INTRODUCED.findall(earlier.lower())} - _words(known)
-    if introduced & {_last_word(m) for m in _DEFINITE.findall(text.lower())} - _COMMON:
-        return True
-    names = set(_CODE_NAME.findall(earlier)) & set(_CODE_NAME.findall(text))
-    return any(name not in known for name in names)
+    visible, introduced, names = distinct(known), set(), set()
+    for part in parts:
+        things = {_last_word(m) for m in _DEFINITE.findall(part.lower())} - _COMMON
+        code = {name for name in _CODE_NAME.findall(part) if name not in known}
+        yield points_back(part) or bool(introduced & things or names & code)
+        introduced |= {_last_word(m) for m in _INTRODUCED.findall(part.lower())} - visible
+        names |= code
 
 
-def narrative(text: str) -> bool:
-    """Whether a text recounts events in order."""
-    return len(_PAST.findall(text.lower())) > 0.06 * len(text.split())
+def unordered(paragraphs: Sequence[str]) -> int:
+    """How many paragraphs at the end of a run together recount no events, and are in English, as these words are.
 
-
-def english(text: str) -> bool:
-    """Whether a text is in English, whose words these heuristics rely on."""
-    words = text.lower().split()
-    return sum(word in _COMMON for word in words) > 0.2 * len(words)
+    The most for which that holds; each is read once.
+    """
+    result = past = common = total = 0
+    for count, paragraph in enumerate(reversed(paragraphs), 1):
+        words = paragraph.lower().split()
+        past += len(_PAST.findall(paragraph.lower()))
+        common += sum(word in _COMMON for word in words)
+        total += len(words)
+        if past <= 0.06 * total and common > 0.2 * total:
+            result = count
+    return result
 
 
 def enumerated(text: str) -> list[int]:
@@ -228,7 +238,7 @@ def without_number(heading: str) -> str:
     return rest if _WORD.search(rest) else heading
 
 
-def topic(text: str, known: str) -> str:
+def topic(text: str, known: Set[str]) -> str:
     """At most three words: a lead in bold or before a colon, else the first words with content, if `known` lacks any.
 
     They are what main would have written next, so it can predict them. Otherwise words of the first sentence that are
@@ -243,10 +253,10 @@ def topic(text: str, known: str) -> str:
         words = [word for word in words if word.lower() not in _EMPTY] or words
     words = words[words[:1] != [] and words[0].lower() in _ARTICLES and len(words) > 1 :]
     if not words:
-        sentence, earlier = _first_sentence(text), _words(known)
+        sentence = _first_sentence(text)
         first = _first_content_words(sentence)
-        is_new = {word.lower() for word in first} - earlier
-        words = first if is_new else _content_words(sentence, earlier) or _content_words(sentence, set())
+        is_new = {word.lower() for word in first} - known
+        words = first if is_new else _content_words(sentence, known) or _content_words(sentence, set())
     return first_words(" ".join(words or _WORD.findall(text[:400])), MAX_TOPIC_WORDS)
 
 
@@ -273,7 +283,7 @@ def _first_content_words(sentence: str) -> list[str]:
     return found
 
 
-def _content_words(sentence: str, known: set[str]) -> list[str]:
+def _content_words(sentence: str, known: Set[str]) -> list[str]:
     """The first run of two or more consecutive content words that are not in `known`, else the longest run.
 
     A run of numbers alone says too little.
@@ -296,6 +306,6 @@ def _last_word(phrase: str) -> str:
     return phrase.split()[-1]
 
 
-def _words(text: str) -> set[str]:
-    """Those of a text in lower case, and what of them has letters of English alone."""
+def distinct(text: str) -> set[str]:
+    """The words of a text in lower case, and what of them has letters of English alone."""
     return {*_WORD.findall(text.lower()), *re.findall(r"[a-z-]+", text.lower())}

@@ -5,6 +5,7 @@ only as a heuristic; `likelihood` checks the proposals with a model.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,14 +63,13 @@ def _candidates(instruction: str, text: str, blocks: list[TextBlock], lo: int, h
             yield from _group(instruction, text, blocks, items, headed=False)
             at = items[-1][1]
             continue
-        paragraphs = _paragraphs(blocks, at, hi)
-        if len(paragraphs) > 1:
-            yield from _group(instruction, text, blocks, paragraphs, headed=False)
-            at = paragraphs[-1][1]
-            continue
-        if blocks[at].kind == "paragraph":
-            yield from _sentences(text, blocks[at])
-        at += 1
+        first, last = _paragraphs(blocks, at, hi)
+        for block in blocks[at:first]:
+            if block.kind == "paragraph":
+                yield from _sentences(text, block)
+        if first < last:
+            yield from _group(instruction, text, blocks, [(n, n + 1) for n in range(first, last)], headed=False)
+        at = last
 
 
 Range = tuple[int, int]  # blocks[first:last] that form one member of a group
@@ -148,17 +148,21 @@ def _follows(text: str, before: TextBlock, item: TextBlock) -> bool:
     return all(number.isdecimal() for number in numbers) and int(numbers[1]) == int(numbers[0]) + 1
 
 
-def _paragraphs(blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
-    """A run of paragraphs that could come in any order. The first one of an answer is its opening and stays in main."""
-    ranges: list[Range] = []
-    for n in range(max(at, 1), hi):
-        paragraph = blocks[n].content
-        fits = blocks[n].kind == "paragraph" and len(words(paragraph)) >= MIN_PARAGRAPH_WORDS
+def _paragraphs(blocks: list[TextBlock], at: int, hi: int) -> Range:
+    """Those at the end of a run of paragraphs that could come in any order; if there are none, where the run ends.
+
+    The first one of an answer is its opening and stays in main.
+    """
+    last = first = max(at, 1)
+    while last < hi:
+        paragraph = blocks[last].content
+        fits = blocks[last].kind == "paragraph" and len(words(paragraph)) >= MIN_PARAGRAPH_WORDS
         if not fits or paragraph.endswith((":", "：")) or cues.closing(paragraph):
             break
-        ranges.append((n, n + 1))
-    run = " ".join(blocks[n].content for n, _ in ranges)
-    return [] if cues.narrative(run) or not cues.english(run) else ranges
+        last += 1
+    count = cues.unordered([block.content for block in blocks[first:last]])
+    last = max(last, at + 1)
+    return (last - count if count > 1 else last), last
 
 
 def _group(
@@ -174,16 +178,21 @@ def _group(
         start = blocks[a + 1].start if headed else blocks[a].body
         bodies.append(text[start : blocks[b - 1].stop])
     refers = [
-        cues.refers_back(body, "\n".join(bodies[:n]), known) or (headed and cues.dependent_heading(blocks[a].content))
-        for n, ((a, _), body) in enumerate(zip(ranges, bodies, strict=True))
+        back or (headed and cues.dependent_heading(blocks[a].content))
+        for (a, _), back in zip(ranges, cues.refer_back(bodies, known), strict=True)
     ]
     in_sequence = cues.how_to(lead_in) or (cues.steps(lead_in) and any(cues.in_sequence(body) for body in bodies))
     if (numbered and in_sequence) or sum(refers) > MAX_REFERRING * len(ranges):
         return
+    counts = Counter(word for part in (known, *bodies) for word in cues.distinct(part))
     for (a, b), body, needs in zip(ranges, bodies, refers, strict=True):
-        stop = blocks[b - 1].stop
-        others = known + "".join(other for other in bodies if other is not body)
-        topic = cues.topic(cues.without_number(blocks[a].content) if headed else body, others)
+        stop, name, own = (
+            blocks[b - 1].stop,
+            cues.without_number(blocks[a].content) if headed else body,
+            cues.distinct(body),
+        )
+        others = {word for word in cues.distinct(name) if counts[word] > (word in own)}
+        topic = cues.topic(name, others)
         if _ids(body) > MAX_CHUNK_IDS:
             yield from _candidates(instruction, text, blocks, a + 1, b)
         elif topic:
@@ -195,12 +204,12 @@ def _sentences(text: str, block: TextBlock) -> list[Candidate]:
     starts = [block.start + place for place in cues.enumerated(block.content)]
     if len(starts) < 2:
         return []
-    candidates = []
+    candidates, known = [], cues.distinct(text[: block.start])
     for a, b in zip(starts, [*starts[1:], block.stop], strict=True):
         body = text[a:b].rstrip()
         # Most tokens include the space before their word.
         start = a - 1 if a > block.start and text[a - 1] == " " else a
-        topic = cues.topic(cues.without_ordinal(body), text[: block.start])
+        topic = cues.topic(cues.without_ordinal(body), known)
         candidates.append(Candidate(start, start, a + len(body), topic, False))
     return [candidate for candidate in candidates if candidate.topic]
 
@@ -237,7 +246,7 @@ def _stands_alone(block: TextBlock) -> bool:
     if block.kind == "heading":
         return not cues.dependent_heading(block.content)
     content = block.content
-    lead_in = content.endswith((":", "：")) and not cues.closing(content) and not cues.refers_back(content, "", content)
+    lead_in = content.endswith((":", "：")) and not cues.closing(content) and not cues.points_back(content)
     return block.kind == "paragraph" and (lead_in or cues.farewell(content))
 
 

@@ -1,5 +1,7 @@
 """The structural annotator: the text survives, every rule holds, and it forks where a reader would."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,6 +130,22 @@ def test_a_list_literally():
     )
 
 
+def test_long_answers_take_linear_time():
+    city = "The city is known for a park, and many people of the region come to it in the summer to see the flowers."
+    cat = "The cat jumped over the fence and looked at the birds that sang in the trees when the sun appeared."
+    began = time.process_time()
+    for part in (f"{city}\n\n", f"{cat}\n\n", "- a word with a new thing and the thing of some more words\n"):
+        annotate("", "It is long.\n\n" + part * 2000)  # read again at each part, the shortest would take 20 s
+    assert time.process_time() - began < 5
+
+
+def test_paragraphs_fork_from_where_they_recount_no_events():
+    past = "The king came, saw the town, took it, and went home, where he began a work that nobody knew and all felt."
+    cities = [f"{name} is a city by the sea that is known for its park and its old port." for name in ("Genoa", "Nice")]
+    text = "\n\n".join(["Some cities.", past, past, *(city + " It is the best of them all." for city in cities)])
+    assert [part.text[:5] for part in program("", text).parts if isinstance(part, Chunk)] == ["Genoa", "Nice "]
+
+
 def test_sections_with_a_closing_remark():
     parts = program("Trains or ferries?", SECTIONS).parts
     assert [part.topic for part in parts if isinstance(part, Chunk)] == ["Trains", "Ferries"]
@@ -229,4 +247,4 @@ def test_code_stays_whole():
 )
 def test_a_topic_is_the_first_words_with_content(text, known, topic):
     """Main writes it before it knows the chunk: it can predict how the item would begin, not what follows."""
-    assert cues.topic(text, known) == topic
+    assert cues.topic(text, cues.distinct(known)) == topic
