@@ -6,6 +6,7 @@ model of a hundred million parameters learns this form from some thousand record
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable
 from itertools import chain, zip_longest
 
@@ -18,8 +19,9 @@ from pasta_jax.lang.program import Chunk, Program
 from pasta_jax.lang.words import UNSPACED, words
 
 _NAMED = re.compile(rf"\W{{0,4}}\w[^:：.!?。！？\n]{{1,60}}(?::[*_]{{0,3}}(?:\s|(?=[{UNSPACED}]))|[*_]{{0,3}}：)")
-# Thai, Lao, Khmer and Burmese sentences end without a mark.
-_FINISHED = re.compile(r"[.!?:;)\]}\"'`*|”’。！？：；）】」』…\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]\s*$")
+# Thai, Lao, Khmer and Burmese sentences end without a mark; a formula ends with $.
+_FINISHED = re.compile(r"[.!?:;)\]}\"'`*|$”’»。！？：；）】」』…।॥؟۔\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]\s*$")
+_OF_EMOJI = "\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"  # what chooses its look: colour, tone of skin
 _LISTED = re.compile(
     r"^\s*(?:(?:[-*•]|\d+[.)])\s|[•・●①-⑳]|\d+[、．]|[一二三四五六七八九十]+、|（[\d一二三四五六七八九十]+）)",
     re.MULTILINE,
@@ -33,13 +35,19 @@ def refusal(limits: FormFilter, record: Record) -> str | None:
     """Why a record is not kept, as one of a few fixed phrases; None if it may be."""
     if limits.ascii and not (record.response.isascii() and record.instruction.isascii()):
         return "not ASCII"
-    if limits.finished and not _FINISHED.search(record.response):
+    if limits.finished and not _finished(record.response):
         return "answer breaks off"
     if _ASSISTANT.search(record.response):
         return "speaks of itself"
     if repeated(words(record.response)) > limits.max_repetition:
         return "repeats itself"
     return _forked_refusal(limits, record) if record.forks else _unforked_refusal(limits, record)
+
+
+def _finished(text: str) -> bool:
+    """Whether a text ends like a sentence, a formula or a block, or with an emoji."""
+    last = text.rstrip().rstrip(_OF_EMOJI)[-1:]
+    return bool(_FINISHED.search(text)) or (last != "" and unicodedata.category(last) == "So")
 
 
 def _forked_refusal(limits: FormFilter, record: Record) -> str | None:

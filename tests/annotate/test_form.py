@@ -89,6 +89,13 @@ def test_an_answer_that_is_known_to_be_complete_may_end_like_anything():
     assert refusal(dataclasses.replace(LIMITS, finished=False), plain("Negative")) is None
 
 
+@pytest.mark.parametrize("end", ["।", "؟", "۔", "»", "$x + 1$", "🎉", "❤\ufe0f", "👍🏽", "🙂\n"])
+def test_an_answer_may_end_in_any_script_and_with_a_formula_or_an_emoji(end):
+    limits = dataclasses.replace(LIMITS, ascii=False)
+    assert refusal(limits, plain(f"It is so {end}")) is None
+    assert refusal(limits, plain(f"It is so {end} and")) == "answer breaks off"
+
+
 def test_kinds_of_answers_without_a_fork():
     kinds = [
         kind_of(plain("It is so.")),
