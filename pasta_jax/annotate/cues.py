@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from pasta_jax.lang.program import MAX_TOPIC_WORDS
-from pasta_jax.lang.words import UNSPACED, first_words, unspaced
+from pasta_jax.lang.words import MARKS, UNSPACED, first_words, unspaced
 from pasta_jax.lang.words import words as split_words
 
 Cue = Callable[[str], bool]  # whether a text has it
@@ -156,7 +156,7 @@ _INTRODUCED = re.compile(r"\b(?:an?|new|another)\s+((?:[a-z-]+\s+){0,2}[a-z-]+)"
 _DEFINITE = re.compile(r"\b(?:the|your|that|this)\s+((?:[a-z-]+\s+){0,1}[a-z-]+)", re.IGNORECASE)
 _ARTICLES = ("a", "an", "the", "der", "das", "den", "dem", "ein", "eine", "einen", "einem", "einer")
 _CODE_NAME = re.compile(r"`([^`\n]{2,40})`")
-_WORD = re.compile(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?")
+_WORD = re.compile(rf"[^\W_](?:[\w'’+#./&{MARKS}-]*[\w+#{MARKS}])?")
 _LETTER = re.compile(r"[^\W\d_]")
 _LEADS = (
     re.compile(r"\s*(?:\*\*|__)([^*_\n]{2,80})(?:\*\*|__)"),
@@ -289,7 +289,7 @@ def _content_words(sentence: str, known: Set[str]) -> list[str]:
     A run of numbers alone says too little.
     """
     runs: list[list[str]] = [[]]
-    for word in re.findall(r"[^\W_](?:[\w'’+#./&-]*[\w+#])?|[^\w\s]", sentence):
+    for word in re.findall(rf"{_WORD.pattern}|[^\w\s]", sentence):
         if word[0].isalnum() and word.lower() not in _EMPTY and word.lower() not in known:
             runs[-1].append(word)
         elif runs[-1]:

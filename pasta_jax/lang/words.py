@@ -14,9 +14,9 @@ _SOUTH_EAST = (
     "\u0e01-\u0e30\u0e32\u0e33\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0eb3\u0ec0-\u0ec6\u0edc-\u0edf"  # Thai, Lao
     "\u1780-\u17b3\u17d7\u17dc\u1000-\u102a\u103f\u1050-\u1055\u105a-\u105d\uaa60-\uaa76"  # Khmer, Burmese
 )
-MARKS = (  # signs that are written around a letter and are none by themselves
-    "\u0300-\u036f\u3099\u309a\uff9e\uff9f\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ecd"
-    "\u17b4-\u17d3\u17dd\u102b-\u103e\u1056-\u1059\u105e-\u1060\u1062-\u108f\u109a-\u109d"
+_ALPHABETS = (chr(n) for n in range(0x300, 0x1E00))  # beyond them, such signs choose a glyph or surround a symbol
+MARKS = "".join(  # signs that are written around a letter and are none by themselves
+    ["\u3099\u309a\uff9e\uff9f\u1062-\u108f", *(c for c in _ALPHABETS if unicodedata.category(c) in ("Mn", "Mc"))]
 )
 UNSPACED = f"{_HAN}{_KANA}{_SOUTH_EAST}"  # letters of scripts without blanks between words, inside a class of a pattern
 _HAN_LETTER, _OTHER_LETTER = f"[{_HAN}][{MARKS}]*", f"[{_KANA}{_SOUTH_EAST}][{MARKS}]*"

@@ -242,6 +242,8 @@ def test_code_stays_whole():
         ("Practise every day in the park.", "practise every day", "park"),  # what `known` lacks
         ("Überprüfen Sie Öl oder Reifen in der Werkstatt.", "Überprüfen Sie Öl und Reifen.", "Werkstatt"),
         ("Print the numbers from 1 to 10.", "Print the even numbers from 1 to 20.", "Print"),  # and not a number
+        ("**नींद**: हर रात सात से आठ घंटे की नींद लें।", "", "नींद"),
+        ("रोज़ नींद लें और पानी पिएँ।", "रोज़", "रोज़ नींद लें"),
         ("2. 香蕉是热带水果，含有丰富的钾元素。", "1. 2. 3.", "2 香蕉是热"),  # not more words than a topic may have
     ],
 )

@@ -43,6 +43,8 @@ def test_words_without_punctuation():
     assert plain_words("Don't: stop-it!") == ["Don", "t", "stop", "it"]
     assert plain_words("好，很好。") == ["好", "很好"]
     assert single_words("ok，很好 นี่") == ["ok", "很", "好", "นี่"]
+    assert plain_words("नींद, पानी।") == single_words("नींद, पानी।") == ["नींद", "पानी"]
+    assert plain_words("שָׁלוֹם, مُحَمَّد") == single_words("שָׁלוֹם, مُحَمَّد") == ["שָׁלוֹם", "مُحَمَّد"]
 
 
 def test_long_texts_of_any_kind_take_linear_time():
