@@ -156,18 +156,26 @@ _INTRODUCED = re.compile(r"\b(?:an?|new|another)\s+((?:[a-z-]+\s+){0,2}[a-z-]+)"
 _DEFINITE = re.compile(r"\b(?:the|your|that|this)\s+((?:[a-z-]+\s+){0,1}[a-z-]+)", re.IGNORECASE)
 _ARTICLES = ("a", "an", "the", "der", "das", "den", "dem", "ein", "eine", "einen", "einem", "einer")
 _CODE_NAME = re.compile(r"`([^`\n]{2,40})`")
-_WORD = re.compile(rf"[^\W_](?:[\w'’+#./&{MARKS}-]*[\w+#{MARKS}])?")
+_WORD = re.compile(rf"\d{{1,2}}:\d\d(?!\d)|[^\W_](?:[\w'’+#./&{MARKS}-]*[\w+#{MARKS}])?")
 _LETTER = re.compile(r"[^\W\d_]")
 _LEADS = (
     re.compile(r"\s*(?:\*\*|__)([^*_\n]{2,80})(?:\*\*|__)"),
     re.compile(r"\s*[【「『《]([^】」』》\n]{1,60})[】」』》]"),
-    re.compile(rf"\s*[*_]?([^:：.!?。！？\n]{{2,60}}?)[*_]{{0,3}}(?:(?::|\s+[-–—])(?=\s)|：|——|:(?=[{UNSPACED}]))"),
+    re.compile(
+        r"\s*[*_]?((?:[^:：.!?。！？\n]|(?<=\d):(?=\d\d)){2,60}?)[*_]{0,3}"
+        rf"(?:(?::[*_]{{0,3}}|\s+[-–—])(?=\s)|：|——|:(?=[{UNSPACED}]))"
+    ),
 )
 # What counts a heading or a lead, in emphasis or not: `1.`, `(a)`, `II.`, `一、`, a digit in a circle or on a key.
 _COUNT = re.compile(
     rf"^([*_]*)(?:[(（]?(?:\d{{1,3}}(?:\.\d{{1,3}})*|[IVX]{{1,4}}|[A-Za-z]|[一二三四五六七八九十]{{1,3}})"
     rf"(?:[.)](?=[\s*_{UNSPACED}])|[、．）])|[①-⑳]|\d{{1,2}}\ufe0f?\u20e3)\s*(?=\S)"
 )
+# A word with a point that ends no sentence, and a sentence with such words.
+_ABBREVIATION = r"(?<![\w.])(?:(?:[A-Z]\.){1,3}|(?:Dr|Mrs?|Ms|St|Prof|No|vs|e\.g|i\.e)\.)(?=[ \t])"
+_SENTENCE = re.compile(rf"(?:{_ABBREVIATION}.|(?![.!?]\s|[。！？])[^\n])*[.!?。！？]?")
+_INITIAL = re.compile(r"[A-Z]\.|e\.g\.|i\.e\.")
+_COMMAND = re.compile(r"\\[A-Za-z]+")  # of LaTeX
 _CLAUSE = re.compile(r"[。，、；：！？…—,.;:!?()（）【】「」『』《》*_`\s]+")
 
 
@@ -244,8 +252,9 @@ def topic(text: str, known: Set[str]) -> str:
     They are what main would have written next, so it can predict them. Otherwise words of the first sentence that are
     not in `known`.
     """
-    lead = next((m[1] for m in (lead.match(text) for lead in _LEADS) if m and len(split_words(m[1])) <= 8), "")
-    lead = _COUNT.sub(r"\1", lead)
+    match = _lead(text)
+    text = _COMMAND.sub(" ", text)
+    lead = _COMMAND.sub(" ", _COUNT.sub(r"\1", match[1])) if match else ""
     if unspaced(lead or _first_sentence(text)):
         return _first_clause(lead or text)
     words = _WORD.findall(lead)
@@ -258,6 +267,17 @@ def topic(text: str, known: Set[str]) -> str:
         is_new = {word.lower() for word in first} - known
         words = first if is_new else _content_words(sentence, known) or _content_words(sentence, set())
     return first_words(" ".join(words or _WORD.findall(text[:400])), MAX_TOPIC_WORDS)
+
+
+def without_lead(text: str) -> str:
+    """A text without the words in bold or before a colon that it begins with."""
+    match = _lead(text)
+    return _COUNT.sub(r"\1", text[match.end() :].lstrip("\n \t*_:：-–—•")) if match else text
+
+
+def _lead(text: str) -> re.Match[str] | None:
+    matches = (lead.match(text) for lead in _LEADS)
+    return next((match for match in matches if match and len(split_words(match[1])) <= 8), None)
 
 
 def _first_clause(text: str) -> str:
@@ -274,11 +294,11 @@ def common(text: str) -> bool:
 def _first_content_words(sentence: str) -> list[str]:
     """At most three, of the first clause that has two: `Listen body` of `Listen to your body and take breaks`."""
     found: list[str] = []
-    for word in re.findall(rf"{_WORD.pattern}|[,;:.()–—]", sentence):
+    for word in re.findall(rf"{_ABBREVIATION}|{_WORD.pattern}|[,;:.()–—]", sentence):
         ends = not word[0].isalnum() or word.lower() in _JOINING
         if len(found) == MAX_TOPIC_WORDS or (ends and len(found) > 1):
             break
-        if word[0].isalnum() and word.lower() not in _EMPTY:
+        if word[0].isalnum() and word.lower() not in _EMPTY and not _INITIAL.fullmatch(word):
             found.append(word)
     return found
 
@@ -299,7 +319,7 @@ def _content_words(sentence: str, known: Set[str]) -> list[str]:
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=[.!?])\s|(?<=[。！？])|\n", text.strip(), maxsplit=1)[0]
+    return _SENTENCE.match(text.strip())[0]
 
 
 def _last_word(phrase: str) -> str:

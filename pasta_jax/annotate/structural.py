@@ -185,18 +185,28 @@ def _group(
     if (numbered and in_sequence) or sum(refers) > MAX_REFERRING * len(ranges):
         return
     counts = Counter(word for part in (known, *bodies) for word in cues.distinct(part))
+    taken: set[str] = set()
     for (a, b), body, needs in zip(ranges, bodies, refers, strict=True):
-        stop, name, own = (
-            blocks[b - 1].stop,
-            cues.without_number(blocks[a].content) if headed else body,
-            cues.distinct(body),
-        )
-        others = {word for word in cues.distinct(name) if counts[word] > (word in own)}
-        topic = cues.topic(name, others)
         if _ids(body) > MAX_CHUNK_IDS:
             yield from _candidates(instruction, text, blocks, a + 1, b)
-        elif topic:
+        elif topic := _topic(cues.without_number(blocks[a].content) if headed else body, body, counts, taken):
+            taken.add(topic.casefold())
+            stop = blocks[b - 1].stop
             yield Candidate(blocks[a].start, stop - len(body), stop, topic, needs)
+
+
+def _topic(name: str, body: str, counts: Counter[str], taken: set[str]) -> str:
+    """A topic that no earlier sibling has, from a member's name or what follows its lead, or an empty text.
+
+    `counts` tells how many members have a word, and the text before them.
+    """
+    own = cues.distinct(body)
+    others = {word for word in own | cues.distinct(name) if counts[word] > (word in own)}
+    for text, known in ((name, others), (cues.without_lead(body), others.union(*map(cues.distinct, taken)))):
+        topic = cues.topic(text, known)
+        if topic.casefold() not in taken:
+            return topic
+    return ""
 
 
 def _sentences(text: str, block: TextBlock) -> list[Candidate]:

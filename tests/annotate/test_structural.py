@@ -107,7 +107,7 @@ def test_blocks_contain_every_character_once(text):
 
 
 def test_speedup_grows_with_the_items_of_a_list():
-    items = LIST.splitlines()[2:5] * 3
+    items = [line.replace("**", f"**{n} ", 1) for n in range(3) for line in LIST.splitlines()[2:5]]
     speedups = []
     for count in range(2, 10):
         text = "Some ways:\n\n" + "\n".join(f"{n + 1}{items[n][1:]}" for n in range(count))
@@ -242,6 +242,15 @@ def test_code_stays_whole():
         ("Practise every day in the park.", "practise every day", "park"),  # what `known` lacks
         ("Überprüfen Sie Öl oder Reifen in der Werkstatt.", "Überprüfen Sie Öl und Reifen.", "Werkstatt"),
         ("Print the numbers from 1 to 10.", "Print the even numbers from 1 to 20.", "Print"),  # and not a number
+        ("Dr. Jane Goodall is a primatologist who studied chimps.", "", "Dr. Jane Goodall"),
+        ("J. R. R. Tolkien was a professor at Oxford.", "", "Tolkien professor Oxford"),
+        ("George W. Bush was a president.", "", "George Bush president"),
+        ("U.S. law is common law.", "", "U.S. law common"),
+        ("No. 5 by Chanel is a perfume.", "", "No. 5"),
+        ("Some fruit, e.g. apples, keeps well.", "", "fruit apples"),
+        ("7:30 AM: Eat breakfast.", "", "7:30 AM"),
+        ("*Warm colours:* They seem to come near.", "", "Warm colours"),
+        ("Let \\(\\alpha = \\sin x\\) be the angle.", "", "Let x"),
         ("**नींद**: हर रात सात से आठ घंटे की नींद लें।", "", "नींद"),
         ("रोज़ नींद लें और पानी पिएँ।", "रोज़", "रोज़ नींद लें"),
         ("2. 香蕉是热带水果，含有丰富的钾元素。", "1. 2. 3.", "2 香蕉是热"),  # not more words than a topic may have
@@ -250,3 +259,17 @@ def test_code_stays_whole():
 def test_a_topic_is_the_first_words_with_content(text, known, topic):
     """Main writes it before it knows the chunk: it can predict how the item would begin, not what follows."""
     assert cues.topic(text, cues.distinct(known)) == topic
+
+
+@pytest.mark.parametrize("head", ["- **Lunch**: ", "- Lunch: ", "- *Lunch* – "])
+def test_siblings_with_the_same_name_have_topics_of_their_own(head):
+    """Two promises of the same would not say which is meant."""
+    tuna, lentils = "Grilled tuna keeps it light in summer.", "Baked lentils fill a cold evening, and cost little."
+    text = "\n".join(head + body for body in (tuna, lentils, tuna, tuna))
+    parts = program("", text).parts
+    assert [part.topic for part in parts if isinstance(part, Chunk)] == [
+        "Lunch",
+        "Baked lentils fill",
+        "Grilled tuna keeps",
+    ]
+    assert parts[-1].text.endswith(f"{head}{tuna}"), "what is left has no topic of its own"
