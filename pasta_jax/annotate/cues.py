@@ -44,7 +44,7 @@ _closing = _opens(
     "keep in mind", "(?:please )?note", "finally", "lastly", "so",
     "it(?:['’]s| is) (?:also )?(?:important|worth|essential|crucial)", "therefore", "thus", "hence", "as a result",
     "by (?:following|using|doing|implementing|taking|combining|incorporating|[a-z]+ing (?:these|this|all))",
-    "of course", "however", "once", "after", "depending", "additionally", "also",
+    "i hope (?:this|that|these)", "of course", "however", "once", "after", "depending", "additionally", "also",
     "zusammenfassend", "insgesamt", "letztendlich", "schlie(?:ß|ss)lich", "abschlie(?:ß|ss)end", "diese[rsmn]?",
     "daher", "deshalb", "au(?:ß|ss)erdem", "beachten?", "denken? (?:sie )?daran", "kurz(?:um| gesagt)",
     unspaced="[总總]之|综上|总的来说|总体而言|最后|通过(?:这些|以上)|以上|这些|记住|请记住|需要注意|值得注意|因此"
@@ -52,7 +52,8 @@ _closing = _opens(
     "|これら|この|その|なお|また|したがって|結論|โดยสรุป|สรุป|โดยรวม|สุดท้าย|ดังนั้น|ทั้งหมดนี้|สิ่งเหล่านี้|อย่าลืม|นอกจากนี้",
 )  # fmt: skip
 _farewell = _opens(
-    "i hope", "hope (?:this|that|it)", "let me know", "feel free", "good luck", "enjoy", "happy [a-z]+ing",
+    "i hope", "hope (?:this|that|it)", "(?:please )?(?:let me know|feel free)", "good luck", "enjoy", "happy [a-z]+ing",
+    "would you like", "do you want", "want me to", "thank you for",
     "best of luck", "if you have any (?:other |further |more |specific )?questions",
     "ich hoffe", "viel (?:erfolg|spaß|glück)", "wenn (?:du|sie) (?:noch |weitere )*fragen",
     unspaced="希望(?:这|以上|对)|祝|如果[你您]还?有|随时|お役に立|ご質問|頑張って|หวังว่า|หาก(?:คุณ)?มีคำถาม|ขอให้",

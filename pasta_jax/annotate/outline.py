@@ -1,4 +1,4 @@
-"""The outline of a Markdown-like text: headings, list items, paragraphs, tables, fenced code."""
+"""The outline of a Markdown-like text: headings, list items, paragraphs, tables, fenced code, rules."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 from pasta_jax.lang.words import UNSPACED, words
 
-Kind = Literal["heading", "item", "paragraph", "table", "code"]
+Kind = Literal["heading", "item", "paragraph", "table", "code", "rule"]
 
 _FENCE = re.compile(r"\s*(```|~~~)")
 # A marker stands before a blank, or directly before a word of a script without blanks between words.
@@ -17,6 +17,7 @@ _ITEM = re.compile(
     rf"|{_HAN_NUMBER}[、．]|（(?:\d{{1,3}}|{_HAN_NUMBER})）|\((?:\d{{1,3}}|{_HAN_NUMBER})\)(?=[ \t]*[{UNSPACED}])"
     r"|[①-⑳])\ufe0f?(?=[ \t\u3000]*[^\s、．\ufe0f]))"  # U+FE0F makes an emoji of the bullet
 )
+_RULE = re.compile(r"\s*([-*_])(?:\s*\1){2,}\s*$")
 _HASHES = re.compile(r"(#{1,6})[ \t]+\S")
 _BOLD_LINE = re.compile(r"(\*\*|__)[^*_]+\1[:：]?\s*$")  # the line may end in a carriage return
 _MAX_TITLE_WORDS = 8
@@ -88,6 +89,8 @@ def _classify(lines: list[_Line], at: int) -> tuple[Kind, str, int]:
     line = lines[at]
     if fence := _FENCE.match(line.text):
         return "code", fence[1], line.start
+    if _RULE.match(line.text) and (at == 0 or lines[at - 1].blank):  # directly below a line, it makes that a heading
+        return "rule", "", line.start
     if hashes := _HASHES.match(line.text):
         return "heading", hashes[1], line.start + hashes.end(1)
     if _BOLD_LINE.match(line.text):

@@ -84,16 +84,23 @@ def _sections(blocks: list[TextBlock], lo: int, hi: int) -> list[Range]:
         if counts[style] < 2:
             continue
         starts = [n for n in headings if blocks[n].style == style]
-        ranges = [(a, b) for a, b in zip(starts, [*starts[1:], hi], strict=True)]
+        ranges = [_trimmed(blocks, a, b) for a, b in zip(starts, [*starts[1:], hi], strict=True)]
         first, last = ranges[-1]
         # A closing remark follows the last section without a heading of its own.
         while last - first > 2 and blocks[last - 1].kind == "paragraph" and cues.closing(blocks[last - 1].content):
-            last -= 1
+            last = _trimmed(blocks, first, last - 1)[1]
         ranges[-1] = (first, last)
         names = [blocks[a].content.lower() for a, _ in ranges]
         if all(b - a > 1 for a, b in ranges[:-1]) and len(set(names)) == len(names):
             return [(a, b) for a, b in ranges if b - a > 1]
     return []
+
+
+def _trimmed(blocks: list[TextBlock], first: int, last: int) -> Range:
+    """A range without the rules at its end: they stand between members, in main."""
+    while last > first + 1 and blocks[last - 1].kind == "rule":
+        last -= 1
+    return first, last
 
 
 def _items(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
@@ -107,7 +114,7 @@ def _items(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
     nested = False  # whether bullets belong to a number without being indented
     for n in items[1:]:
         between = blocks[ranges[-1][0] + 1 : n]
-        outside = [b for b in between if b.indent <= first.indent and not _under(first, b)]
+        outside = [b for b in between if b.indent <= first.indent and not _under(first, b) and b.kind != "rule"]
         if blocks[n].style != first.style or any(b.kind in ("heading", "item") for b in outside):
             break
         if (
@@ -120,7 +127,7 @@ def _items(text: str, blocks: list[TextBlock], at: int, hi: int) -> list[Range]:
             break  # only numbers continue a list across paragraphs
         loose = max(loose, len(outside))
         nested = nested or any(_under(first, b) for b in between)
-        ranges[-1] = (ranges[-1][0], n)
+        ranges[-1] = _trimmed(blocks, ranges[-1][0], n)
         ranges.append((n, n + 1))
     begin, end = ranges[-1]
     while end < hi:
@@ -170,7 +177,8 @@ def _group(
 ) -> Iterator[Candidate]:
     """The members of a group as candidates, unless they build on each other; one that is too long is subdivided."""
     first = ranges[0][0]
-    lead_in = blocks[first - 1].content if first else ""  # perhaps the heading of the section that is subdivided
+    # Perhaps the heading of the section that is subdivided.
+    lead_in = next((block.content for block in reversed(blocks[:first]) if block.kind != "rule"), "")
     known = f"{instruction}\n{text[: blocks[first].start]}"
     numbered = blocks[first].kind == "item" and blocks[first].style[0] == "1"
     bodies = []
@@ -252,12 +260,12 @@ def _with_syncs(blocks: list[TextBlock], chunks: list[Candidate]) -> list[Mark]:
 
 
 def _stands_alone(block: TextBlock) -> bool:
-    """Whether main can write a block without knowing the chunks before it: a heading, a lead-in, a farewell."""
+    """Whether main can write a block without knowing the chunks before it: a heading, a lead-in, a farewell, a rule."""
     if block.kind == "heading":
         return not cues.dependent_heading(block.content)
     content = block.content
     lead_in = content.endswith((":", "：")) and not cues.closing(content) and not cues.points_back(content)
-    return block.kind == "paragraph" and (lead_in or cues.farewell(content))
+    return block.kind == "rule" or (block.kind == "paragraph" and (lead_in or cues.farewell(content)))
 
 
 def _without_lone_chunks(marks: Iterable[Mark]) -> list[Mark]:
