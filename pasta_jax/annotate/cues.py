@@ -30,6 +30,7 @@ def _opens(*words: str, unspaced: str) -> Cue:
 creative = _any(
     "story", "stories", "tale", "poem", "poetry", "haiku", "limerick", "sonnet", "song", "lyrics", "rap", "script",
     "screenplay", "scene", "dialogue", "dialog", "conversation between", "monologue", "novel", "fan ?fiction",
+    "shanty", "ballad", "rhyme", "verse", "ode", "lullaby",
     "letter", "e-?mail", "speech", "joke", "role-?play", "act as", "translate", "rewrite", "proofread",
     "(?:kurz|eine (?:kurze )?)geschichte", "gedichte?", "märchen", "drehbuch", "witze?", "rede",
     "übersetze", "erzähle?",
@@ -88,6 +89,13 @@ _points_backwards = _any(
     r"|前述|先ほど|手順\s?\d"
     "|ข้างต้น|ดังกล่าว|ก่อนหน้า|ขั้นตอนที่",
 )  # fmt: skip
+# A question whose answer, if it begins with a list, lists steps.
+asks_how = _opens("how (?:to|(?:do|can|would|should) (?:i|you|we|one))", unspaced="如何|怎[么样]")
+# A lead-in that says no more than that steps follow.
+only_steps = re.compile(r"\W*(?:steps|instructions|directions)\W*", re.IGNORECASE).fullmatch
+# An answer that is a letter or a song, whatever was asked.
+letter = re.compile(r"(?:\W*subject:.*\s+)?\W*(?:dear|hi|hello|hey)\b[^\n,]{0,60},\s*\n", re.IGNORECASE).match
+song = re.compile(r"^\W*(?:(?:verse|chorus|stanza)\b|bridge\W*$)", re.IGNORECASE | re.MULTILINE).search
 # A list that is announced as steps of one task.
 steps = _any(
     "steps?", "instructions?", "directions?", "procedure", "recipe", "process", "tutorial", "method", "preparation",
@@ -98,6 +106,7 @@ steps = _any(
 # A list that is announced as instructions for one thing.
 how_to = _any(
     "how (?:to|you|we|i)", "(?:follow|take) (?:these|the|this)", "as follows", "(?:these|the following) steps",
+    "do the following",
     "wie (?:man|du|sie|ich|wir)", "folgenden? schritte?", "folge(?:n sie)?",
     unspaced="如何|怎[么样]|按照|[以下列]+步[骤驟]|[次下]の手順|作り方|やり方|ทำตาม|ขั้นตอน(?:ต่อไป|ดัง)นี้",
 )  # fmt: skip
@@ -321,6 +330,11 @@ def _content_words(sentence: str, known: Set[str]) -> list[str]:
 
 def _first_sentence(text: str) -> str:
     return _SENTENCE.match(text.strip())[0]
+
+
+def last_sentence(text: str) -> str:
+    """The last sentence of a text, as far as its marks tell."""
+    return re.split(r"(?<=[.!?])\s|(?<=[。！？])(?=.)|\n", text.strip())[-1]
 
 
 def _last_word(phrase: str) -> str:

@@ -38,7 +38,7 @@ class Candidate:
 
 def annotate(instruction: str, response: str) -> str:
     """The response, escaped, with `<async topic="…">…</async>` and `<sync/>` where that pays off."""
-    if cues.creative(instruction):
+    if cues.creative(instruction) or cues.song(response):
         return escape(response, ANNOTATION)
     blocks = outline(response)
     candidates = _candidates(instruction, response, blocks, 0, len(blocks))
@@ -66,8 +66,8 @@ def _candidates(instruction: str, text: str, blocks: list[TextBlock], lo: int, h
         first, last = _paragraphs(blocks, at, hi)
         for block in blocks[at:first]:
             if block.kind == "paragraph":
-                yield from _sentences(text, block)
-        if first < last:
+                yield from _sentences(instruction, text, block)
+        if first < last and not cues.letter(text):
             yield from _group(instruction, text, blocks, [(n, n + 1) for n in range(first, last)], headed=False)
         at = last
 
@@ -190,7 +190,9 @@ def _group(
         for (a, _), back in zip(ranges, cues.refer_back(bodies, known), strict=True)
     ]
     in_sequence = cues.how_to(lead_in) or (cues.steps(lead_in) and any(cues.in_sequence(body) for body in bodies))
-    if (numbered and in_sequence) or sum(refers) > MAX_REFERRING * len(ranges):
+    in_sequence = in_sequence or (not lead_in and cues.asks_how(instruction))
+    steps = (numbered and in_sequence) or (not headed and cues.only_steps(lead_in))
+    if steps or sum(refers) > MAX_REFERRING * len(ranges):
         return
     counts = Counter(word for part in (known, *bodies) for word in cues.distinct(part))
     taken: set[str] = set()
@@ -217,18 +219,23 @@ def _topic(name: str, body: str, counts: Counter[str], taken: set[str]) -> str:
     return ""
 
 
-def _sentences(text: str, block: TextBlock) -> list[Candidate]:
+def _sentences(instruction: str, text: str, block: TextBlock) -> list[Candidate]:
     """Groups of sentences that a paragraph enumerates: First …, Second …, On the other hand …"""
     starts = [block.start + place for place in cues.enumerated(block.content)]
-    if len(starts) < 2:
+    before = text[: starts[0]].rstrip() if starts else ""
+    led_in = (instruction, cues.last_sentence(before))
+    if len(starts) < 2 or cues.asks_how(instruction) or any(cues.how_to(t) or cues.steps(t) for t in led_in):
+        return []
+    bodies = [text[a:b].rstrip() for a, b in zip(starts, [*starts[1:], block.stop], strict=True)]
+    refers = [*cues.refer_back(map(cues.without_ordinal, bodies), f"{instruction}\n{before}")]
+    if sum(refers) > MAX_REFERRING * len(refers):
         return []
     candidates, known = [], cues.distinct(text[: block.start])
-    for a, b in zip(starts, [*starts[1:], block.stop], strict=True):
-        body = text[a:b].rstrip()
+    for a, body, needs in zip(starts, bodies, refers, strict=True):
         # Most tokens include the space before their word.
         start = a - 1 if a > block.start and text[a - 1] == " " else a
         topic = cues.topic(cues.without_ordinal(body), known)
-        candidates.append(Candidate(start, start, a + len(body), topic, False))
+        candidates.append(Candidate(start, start, a + len(body), topic, needs))
     return [candidate for candidate in candidates if candidate.topic]
 
 

@@ -33,3 +33,72 @@ def test_rules_and_a_closing_remark_stay_in_main(rule, closing):
     for parts in (cities, items):
         text = f"\n\n{rule}\n\n".join(["Here is a plan.", *parts, closing])
         assert [len(chunk.split("\n")) for chunk in chunks("Plan a journey.", text)] == [1, 1, 1]
+
+
+SAUCE = "First, melt the butter {0}. Second, stir the flour {0}. Third, pour the milk {0}."
+
+
+@pytest.mark.parametrize(
+    ("question", "before", "forks"),
+    [
+        ("What is on the menu?", "Three things.", 3),
+        ("How do I make a sauce?", "Three things.", 0),
+        ("Explain how to make a sauce.", "Three things.", 0),
+        ("Sauce?", "It takes three steps.", 0),
+    ],
+)
+def test_enumerated_sentences_are_no_steps(question, before, forks):
+    assert len(chunks(question, f"{before} {SAUCE.format(MORE)}")) == forks
+
+
+def test_enumerated_sentences_may_need_each_other():
+    lines = "First, take a pan, {0}. Second, heat the pan, {0}. Third, wash the pan, {0}."
+    assert chunks("What is done?", f"Three things. {lines.format(MORE)}") == []
+    first, second, third = f"First, take a pan {MORE}.", f"Second, this is hot {MORE}.", f"Third, milk is white {MORE}."
+    text = annotate("What is there?", f"Three things. {first} {third} {second} {third}")
+    assert ["Second" in part for part in text.split("<sync/>")] == [False, True]
+
+
+STEPS = [f"Loosen the nuts {MORE}.", f"Lift the car {MORE}.", f"Mount the wheel {MORE}."]
+
+
+@pytest.mark.parametrize(
+    ("question", "lead_in", "marker", "forks"),
+    [
+        ("How do I change a tyre?", "", "{}. ", 0),
+        ("How to change a tyre", "", "{}. ", 0),
+        ("How do tyres differ?", "", "{}. ", 3),
+        ("What is done?", "", "{}. ", 3),
+        ("What is done?", "Steps:\n\n", "- ", 0),
+        ("What is done?", "**Directions:**\n\n", "- ", 0),
+        ("What is done?", "Ideas:\n\n", "- ", 3),
+        ("What is done?", "In a workshop, do the following:\n\n", "{}. ", 0),
+    ],
+)
+def test_steps_are_no_list_of_things(question, lead_in, marker, forks):
+    text = lead_in + "\n".join(marker.format(n) + step for n, step in enumerate(STEPS, 1))
+    assert len(chunks(question, text)) == forks
+
+
+@pytest.mark.parametrize(
+    ("opening", "forks"),
+    [
+        ("Dear Ms. Smith,", 0),
+        ("Subject: A job\n\nHello Ann,", 0),
+        ("Hi there! Skills, and a plan.", 2),
+        ("Two skills.", 2),
+    ],
+)
+def test_the_paragraphs_of_a_letter_are_in_order(opening, forks):
+    paragraphs = [f"Ten years of {work} are in the skills that I have for you, {MORE}." for work in ("welding", "law")]
+    assert len(chunks("Apply for the job for me.", "\n\n".join([opening, *paragraphs, "Sincerely,\nJohn"]))) == forks
+
+
+@pytest.mark.parametrize(("parts", "forks"), [(("[Verse 1]", "Chorus:"), 0), (("## Wind", "## Waves"), 2)])
+def test_a_song_is_sung_in_order(parts, forks):
+    assert len(chunks("The sea?", "\n\n".join(f"{part}\n\nThe sea is wide {MORE}." for part in parts))) == forks
+
+
+@pytest.mark.parametrize("form", ["sea shanty", "ballad", "rhyme", "verse", "ode", "lullaby"])
+def test_a_poem_of_any_form_is_written_in_order(form):
+    assert chunks(f"Write a {form} about tyres.", "\n".join(f"- {step}" for step in STEPS)) == []
