@@ -65,11 +65,11 @@ _opens_backwards = _opens(
     "likewise", "conversely", "as a result", "as such", "for this reason", "for (?:example|instance)",
     "to illustrate", "alternatively", "in (?:this|that|these|such) [a-z]+", "in other words", "specifically", "this",
     "these", "that", "those", "it", "its", "they", "their", "them", "such", "he", "she", "his", "her", "him", "both",
-    "either", "neither",
+    "either", "neither", "total", "sum", "subtotal", "combining", r"substitut\w+",
     "und", "aber", "dann", "danach", "anschlie(?:ß|ss)end", "jetzt", "deshalb", "daher", "trotzdem", "jedoch",
     "zum beispiel", "beispielsweise", "ebenso", "dies(?:e[rsmn]?)?", "jene[rsmn]?", "er", "sie", "es", "ihre?[rsmn]?",
     "beide[rsn]?",
-    unspaced="然[后後]|接着|接下来|之后|随后|因此|所以|但是|然而|不过|例如|比如|相反|同样|此外|另外|这"
+    unspaced="(?<![=!<>])[=≈⇒→∴](?=\\s)|然[后後]|接着|接下来|之后|随后|因此|所以|但是|然而|不过|例如|比如|相反|同样|此外|另外|这"
     "|那(?:么|个|些|时|样)|[它他她其该]|两者"
     "|以上|次に|それ|その|これ|この|そして|しかし|だから|したがって|例えば|たとえば|また|一方|同様|彼|両者|จากนั้น"
     "|หลังจากนั้น|ต่อมา"
@@ -79,6 +79,7 @@ _points_backwards = _any(
     "above", "aforementioned", "(?:as )?mentioned", "previous(?:ly)?", "preceding", "the former", "the latter",
      "(?:as|like) (?:before|described|noted|discussed|shown|stated|seen)",
     "earlier (?:step|point|section)", "resulting",
+    r"(?:from|by|in|into|using|combining) (?:eq\w*\.? ?)?\(\d{1,2}(?=\))",
     r"(?:step|point|item|option|method|part|section|example|rule)s? (?:#|no\.? ?)?\d+",
     "the (?:first|second|third|last|other) (?:one|step|point|item|option|method|part|section|example)",
     "you(?: have|['’]ve)? (?:just )?(?:created|made|defined|installed|wrote|written|downloaded|chosen|chose|prepared)",
@@ -165,6 +166,8 @@ _PAST = re.compile(r"\b(?:was|were|had|did|said|went|came|took|saw|felt|knew|beg
 _INTRODUCED = re.compile(r"\b(?:an?|new|another)\s+((?:[a-z-]+\s+){0,2}[a-z-]+)", re.IGNORECASE)
 _DEFINITE = re.compile(r"\b(?:the|your|that|this)\s+((?:[a-z-]+\s+){0,1}[a-z-]+)", re.IGNORECASE)
 _ARTICLES = ("a", "an", "the", "der", "das", "den", "dem", "ein", "eine", "einen", "einem", "einer")
+_NUMBER = r"\d(?:[\d.,]*\d)"  # of two or more digits
+_RESULT = re.compile(rf"(?:[=≈]|\bequals?\b)[^\w\s]?\s*[^\w\s]{{0,2}}({_NUMBER})")
 _CODE_NAME = re.compile(r"`([^`\n]{2,40})`")
 _WORD = re.compile(rf"\d{{1,2}}:\d\d(?!\d)|[^\W_](?:[\w'’+#./&{MARKS}-]*[\w+#{MARKS}])?")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -210,16 +213,19 @@ def points_back(text: str) -> bool:
 
 
 def refer_back(parts: Iterable[str], known: str) -> Iterator[bool]:
-    """Whether each part needs its earlier siblings: it points back, or names a thing that they introduced.
+    """Whether each part needs its earlier siblings: it points back, or has a thing or a result that they introduced.
 
     `known` is the text that every part sees: the question and the text before the group.
     """
-    visible, introduced, names = distinct(known), set(), set()
+    visible, known_numbers = distinct(known), set(re.findall(_NUMBER, known))
+    introduced, names, results = set(), set(), set()
     for part in parts:
-        things = {_last_word(m) for m in _DEFINITE.findall(part.lower())} - _COMMON
+        things = {m.split()[-1] for m in _DEFINITE.findall(part.lower())} - _COMMON
         code = {name for name in _CODE_NAME.findall(part) if name not in known}
-        yield points_back(part) or bool(introduced & things or names & code)
-        introduced |= {_last_word(m) for m in _INTRODUCED.findall(part.lower())} - visible
+        numbers = set(re.findall(_NUMBER, part))
+        yield points_back(part) or bool(introduced & things or names & code or results & numbers)
+        results |= set(_RESULT.findall(part)) - known_numbers
+        introduced |= {m.split()[-1] for m in _INTRODUCED.findall(part.lower())} - visible
         names |= code
 
 
@@ -335,10 +341,6 @@ def _first_sentence(text: str) -> str:
 def last_sentence(text: str) -> str:
     """The last sentence of a text, as far as its marks tell."""
     return re.split(r"(?<=[.!?])\s|(?<=[。！？])(?=.)|\n", text.strip())[-1]
-
-
-def _last_word(phrase: str) -> str:
-    return phrase.split()[-1]
 
 
 def distinct(text: str) -> set[str]:

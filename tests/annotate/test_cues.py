@@ -102,3 +102,30 @@ def test_a_song_is_sung_in_order(parts, forks):
 @pytest.mark.parametrize("form", ["sea shanty", "ballad", "rhyme", "verse", "ode", "lullaby"])
 def test_a_poem_of_any_form_is_written_in_order(form):
     assert chunks(f"Write a {form} about tyres.", "\n".join(f"- {step}" for step in STEPS)) == []
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (f"Hotel: $480 {MORE}", f"Flights: $700 {MORE}", f"**Total**: the sum of both {MORE}"),
+        (f"Rent: 12 × 1,200 = $14,400 {MORE}", f"Heat: 100 {MORE}", f"Year: 14,400 + 100 {MORE}"),
+        (f"Apples: 4 × 20 equals 80 {MORE}", f"Pears: 5 {MORE}", f"Fruit: 80 + 5 {MORE}"),
+        (f"Energy is K + U {MORE} (1)", f"K is a square {MORE} (2)", f"Speed follows from (2) {MORE}"),
+        (f"Energy is K + U {MORE} (1)", f"K is a square {MORE} (2)", f"Substitute the second {MORE}"),
+        (f"x is a number {MORE}", f"y is one, too {MORE}", f"= x + y {MORE}"),
+    ],
+)
+def test_what_is_computed_from_earlier_items_waits_for_them(items):
+    text = annotate("How much?", "\n".join(["Here it is:", "", *(f"- {item}" for item in items)]))
+    assert "<sync/>" in text.partition(items[2])[0]
+    assert len(chunks("How much?", "\n".join(["Here it is:", "", *(f"- {item}" for item in items[:2])]))) == 2
+
+
+def test_signs_of_a_programming_language_compute_nothing():
+    signs = [f"- `{sign}` ({name}): it compares {MORE}" for sign, name in (("==", "equals"), ("!=", "not equal"))]
+    assert len(chunks("Which operators?", "\n".join(["Two:", "", *signs]))) == 2
+
+
+def test_a_number_that_the_question_names_is_no_result():
+    text = "\n".join(["Here:", "", f"- A: x = 480 {MORE}", f"- B: 480 is even {MORE}", f"- C: good {MORE}"])
+    assert "<sync/>" not in annotate("What of 480?", text)
