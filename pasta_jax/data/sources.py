@@ -2,6 +2,7 @@
 
 import codecs
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 
 from pasta_jax.data.near import Near
 from pasta_jax.data.pairs import ANSWERS_OF, Pair, Unreadable, parse_pair, prompt_key
-from pasta_jax.data.turns import later_pairs
+from pasta_jax.data.turns import later_pairs, stands_alone
 from pasta_jax.errors import PastaError
 from pasta_jax.files import packages
 from pasta_jax.files.jsonl import begins_list, numbered_lines
@@ -41,7 +42,10 @@ PACKAGED = (*TERMS, *EVALUATION)
 MAX_BYTES = 2**20  # of a line; anything longer is not a question with its answer
 
 NOT_JSON = "a record must be JSON"
+BEGINS_MIDWAY = "a conversation must begin with its first turn"
 TOO_LARGE = f"a record must have at most {MAX_BYTES} bytes"
+
+_LATER_PIECE = re.compile(r"_[1-9]\d*$")  # of a conversation, by its id in ShareGPT
 
 Row = tuple[str, object]  # (place, parsed JSON or Unreadable)
 
@@ -58,10 +62,13 @@ def read(source: str, later_turns: bool = False) -> Iterator[Pair | Unreadable]:
 
     A source is a name in PACKAGED, a file (.jsonl, .json, .parquet) or a TFDS name `tfds:name/split`. Of a conversation
     the first question and its answer are a pair; with `later_turns` also later ones that can be understood without it.
+    A piece of a conversation of ShareGPT counts as later turns.
     """
     name = _name(source)
     for place, row in rows_of(source):
-        yield row if isinstance(row, Unreadable) else parse_pair(row, name, place)
+        pair = row if isinstance(row, Unreadable) else parse_pair(row, name, place)
+        midway = source == "sharegpt" and isinstance(pair, Pair) and _LATER_PIECE.search(str(row.get("id")))
+        yield Unreadable(place, BEGINS_MIDWAY) if midway and not stands_alone(pair.instruction) else pair
         if later_turns:
             yield from later_pairs(row, name, place)
 

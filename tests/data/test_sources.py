@@ -222,7 +222,7 @@ def test_evaluation_data_is_refused_for_training():
 def test_packaged_data():
     counts = {source: [isinstance(item, Pair) for item in read(source)].count(True) for source in sources.PACKAGED}
     evaluation = {"alpaca_eval": 805, "mt_bench": 80, "ifeval": 541}
-    assert counts == {"sharegpt": 11_156, "alpaca_rows": 999, "preferences": 300} | evaluation
+    assert counts == {"sharegpt": 9_501, "alpaca_rows": 999, "preferences": 300} | evaluation
     pair = next(pair for pair in read("alpaca_eval") if isinstance(pair, Pair))
     assert all(chosen != rejected for _, chosen, rejected in known_preferences())
     second = "Rewrite your previous response. Start every sentence with the letter A."  # MT-bench's first second turn
@@ -279,6 +279,18 @@ def test_later_turns_are_used_where_their_question_stands_alone(tmp_path):
         ("y", "b", "a.jsonl: line 6"),
     ]
     assert [item.instruction for item in sources.read(str(path)) if isinstance(item, Pair)] == ["Hi there", "x", "y"]
+
+
+def test_a_piece_of_a_conversation_begins_with_a_question_that_stands_alone(tmp_path, monkeypatch):
+    """ShareGPT cuts long conversations; elsewhere, such an id may be a plain count."""
+    rivers, more = turns("What are the largest rivers of France?", "Loire."), turns("And why is that so?", "So.")
+    rows = [more | {"id": "QWJhYvA_0"}, more | {"id": "QWJhYvA_3"}, rivers | {"id": "QWJhYvA_12"}, more]
+    path = write(tmp_path / "a.jsonl", *rows)
+    assert len(texts(read(path))) == 4
+    monkeypatch.setattr(packages, "path", lambda name: Path(path))
+    items = list(read("sharegpt"))
+    assert [type(item) for item in items] == [Pair, Unreadable, Pair, Pair]
+    assert (items[1].place, items[1].reason) == ("sharegpt: line 2", "a conversation must begin with its first turn")
 
 
 def test_a_system_message_holds_for_later_turns(tmp_path):
