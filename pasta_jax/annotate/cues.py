@@ -30,7 +30,7 @@ def _opens(*words: str, unspaced: str) -> Cue:
 creative = _any(
     "story", "stories", "tale", "poem", "poetry", "haiku", "limerick", "sonnet", "song", "lyrics", "rap", "script",
     "screenplay", "scene", "dialogue", "dialog", "conversation between", "monologue", "novel", "fan ?fiction",
-    "shanty", "ballad", "rhyme", "verse", "ode", "lullaby",
+    "shanty", "ballad", "rhyme", "verses? (?:about|for|of)", "odes? (?:to|on|about)", "lullaby",
     "letter", "e-?mail", "speech", "joke", "role-?play", "act as", "translate", "rewrite", "proofread",
     "(?:kurz|eine (?:kurze )?)geschichte", "gedichte?", "märchen", "drehbuch", "witze?", "rede",
     "übersetze", "erzähle?",
@@ -65,7 +65,8 @@ _opens_backwards = _opens(
     "likewise", "conversely", "as a result", "as such", "for this reason", "for (?:example|instance)",
     "to illustrate", "alternatively", "in (?:this|that|these|such) [a-z]+", "in other words", "specifically", "this",
     "these", "that", "those", "it", "its", "they", "their", "them", "such", "he", "she", "his", "her", "him", "both",
-    "either", "neither", "total", "sum", "subtotal", "combining", r"substitut\w+",
+    "either", "neither", r"(?:(?:grand |sub)?total|sum)(?=[*_ ]*[:=])", "combining (?:these|both|the|all|eq[a-z]*)",
+    r"substitut\w+ (?:this|these|it|into|back|the)",
     "und", "aber", "dann", "danach", "anschlie(?:ß|ss)end", "jetzt", "deshalb", "daher", "trotzdem", "jedoch",
     "zum beispiel", "beispielsweise", "ebenso", "dies(?:e[rsmn]?)?", "jene[rsmn]?", "er", "sie", "es", "ihre?[rsmn]?",
     "beide[rsn]?",
@@ -91,12 +92,13 @@ _points_backwards = _any(
     "|ข้างต้น|ดังกล่าว|ก่อนหน้า|ขั้นตอนที่",
 )  # fmt: skip
 # A question whose answer, if it begins with a list, lists steps.
-asks_how = _opens("how (?:to|(?:do|can|would|should) (?:i|you|we|one))", unspaced="如何|怎[么样]")
+asks_how = _opens("how (?:to|do (?:i|you|we|one))", unspaced="如何|怎[么样]")
+may_ask_how = re.compile(r"(?i)\W*how (?:can|would|should) (?:i|you|we|one)\b").match  # or for advice in no order
 # A lead-in that says no more than that steps follow.
 only_steps = re.compile(r"\W*(?:steps|instructions|directions)\W*", re.IGNORECASE).fullmatch
 # An answer that is a letter or a song, whatever was asked.
-letter = re.compile(r"(?:\W*subject:.*\s+)?\W*(?:dear|hi|hello|hey)\b[^\n,]{0,60},\s*\n", re.IGNORECASE).match
-song = re.compile(r"^\W*(?:(?:verse|chorus|stanza)\b|bridge\W*$)", re.IGNORECASE | re.MULTILINE).search
+letter = re.compile(r"(?:\W*subject:[^\n]*\n)?\W*(?:dear|hi|hello|hey)\b[^\n,]{0,60},\s*\n", re.IGNORECASE).match
+song = re.compile(r"(?im)^[^\w\n]*(?:verse|chorus|stanza|bridge)(?: \d+)?(?::[^\n]*\])?[^\w\n]*$").search
 # A list that is announced as steps of one task.
 steps = _any(
     "steps?", "instructions?", "directions?", "procedure", "recipe", "process", "tutorial", "method", "preparation",
@@ -185,10 +187,10 @@ _COUNT = re.compile(
     rf"(?:[.)](?=[\s*_{UNSPACED}])|[、．）])|[①-⑳]|\d{{1,2}}\ufe0f?\u20e3)\s*(?=\S)"
 )
 # A word with a point that ends no sentence, and a sentence with such words.
-_ABBREVIATION = r"(?<![\w.])(?:(?:[A-Z]\.){1,3}|(?:Dr|Mrs?|Ms|St|Prof|No|vs|e\.g|i\.e)\.)(?=[ \t])"
+_ABBREVIATION = r"(?<![\w.])(?:(?<![a-z] )(?:[A-Z]\.){1,3}|(?:Dr|Mrs?|Ms|St|Prof|No|vs|e\.g|i\.e)\.)(?=[ \t])"
 _SENTENCE = re.compile(rf"(?:{_ABBREVIATION}.|(?![.!?]\s|[。！？])[^\n])*[.!?。！？]?")
 _INITIAL = re.compile(r"[A-Z]\.|e\.g\.|i\.e\.")
-_COMMAND = re.compile(r"\\[A-Za-z]+")  # of LaTeX
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+(?=\s*[{\[])|)")  # of LaTeX, with an argument; others are names, as \alpha
 _CLAUSE = re.compile(r"[。，、；：！？…—,.;:!?()（）【】「」『』《》*_`\s]+")
 
 

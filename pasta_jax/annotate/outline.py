@@ -71,7 +71,7 @@ def outline(text: str) -> list[TextBlock]:
             last = next(
                 (n for n in range(at + 1, len(lines)) if lines[n].text.lstrip().startswith(style)), len(lines) - 1
             )
-        elif kind != "heading":
+        elif kind not in ("heading", "rule"):
             while last + 1 < len(lines) and _continues(lines, last + 1, kind, lines[at].indent):
                 last += 1
         while lines[last].blank:  # an unclosed fence may end in blank lines

@@ -189,8 +189,9 @@ def _group(
         back or (headed and cues.dependent_heading(blocks[a].content))
         for (a, _), back in zip(ranges, cues.refer_back(bodies, known), strict=True)
     ]
-    in_sequence = cues.how_to(lead_in) or (cues.steps(lead_in) and any(cues.in_sequence(body) for body in bodies))
-    in_sequence = in_sequence or (not lead_in and cues.asks_how(instruction))
+    announced = cues.how_to(lead_in) or (not lead_in and cues.asks_how(instruction))
+    perhaps = cues.steps(lead_in) or (not lead_in and cues.may_ask_how(instruction))
+    in_sequence = announced or (perhaps and any(cues.in_sequence(body) for body in bodies))
     steps = (numbered and in_sequence) or (not headed and cues.only_steps(lead_in))
     if steps or sum(refers) > MAX_REFERRING * len(ranges):
         return

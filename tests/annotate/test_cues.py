@@ -2,6 +2,7 @@
 
 import pytest
 
+from pasta_jax.annotate import cues
 from pasta_jax.annotate.structural import annotate
 from pasta_jax.lang.program import Chunk, Program
 from tests.annotate.test_structural import TOKENIZER
@@ -68,6 +69,7 @@ STEPS = [f"Loosen the nuts {MORE}.", f"Lift the car {MORE}.", f"Mount the wheel 
         ("How do I change a tyre?", "", "{}. ", 0),
         ("How to change a tyre", "", "{}. ", 0),
         ("How do tyres differ?", "", "{}. ", 3),
+        ("How can I care for a car?", "", "{}. ", 3),  # advice, unless its parts say otherwise
         ("What is done?", "", "{}. ", 3),
         ("What is done?", "Steps:\n\n", "- ", 0),
         ("What is done?", "**Directions:**\n\n", "- ", 0),
@@ -120,6 +122,23 @@ def test_what_is_computed_from_earlier_items_waits_for_them(items):
     text = annotate("How much?", "\n".join(["Here it is:", "", *(f"- {item}" for item in items)]))
     assert "<sync/>" in text.partition(items[2])[0]
     assert len(chunks("How much?", "\n".join(["Here it is:", "", *(f"- {item}" for item in items[:2])]))) == 2
+
+
+def test_names_that_begin_as_results_do_are_names():
+    items = [f"**{name}**: a thing of its own {MORE}" for name in ("Total Quality Management", "Sum insured", "Verse")]
+    assert len(chunks("Which terms?", "\n".join(["Three:", "", *(f"- {item}" for item in items)]))) == 3
+    for question in ("Explain methods for an ODE.", "What does this verse mean?"):
+        assert len(chunks(question, "\n".join(["Two:", "", *(f"- {item}" for item in items[:2])]))) == 2
+
+
+def test_what_follows_a_rule_is_not_part_of_it():
+    items = "\n".join(f"- **{name}**: a habit {MORE}" for name in "ABC")
+    text = annotate("Which habits?", f"Three:\n\n{items}\n\n---\nThese three habits depend on each other, as shown.")
+    assert "---\n<sync/>These" in text
+
+
+def test_blank_lines_are_read_once():
+    assert cues.song("\n" * 200_000) is cues.letter("Subject: x" + "\n" * 200_000) is None
 
 
 def test_signs_of_a_programming_language_compute_nothing():

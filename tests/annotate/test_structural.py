@@ -244,13 +244,15 @@ def test_code_stays_whole():
         ("Print the numbers from 1 to 10.", "Print the even numbers from 1 to 20.", "Print"),  # and not a number
         ("Dr. Jane Goodall is a primatologist who studied chimps.", "", "Dr. Jane Goodall"),
         ("J. R. R. Tolkien was a professor at Oxford.", "", "Tolkien professor Oxford"),
-        ("George W. Bush was a president.", "", "George Bush president"),
+        ("Take vitamin C. It helps immunity.", "", "Take vitamin C"),
+        ("Hepatitis B virus spreads.", "", "Hepatitis B virus"),
         ("U.S. law is common law.", "", "U.S. law common"),
         ("No. 5 by Chanel is a perfume.", "", "No. 5"),
         ("Some fruit, e.g. apples, keeps well.", "", "fruit apples"),
         ("7:30 AM: Eat breakfast.", "", "7:30 AM"),
         ("*Warm colours:* They seem to come near.", "", "Warm colours"),
-        ("Let \\(\\alpha = \\sin x\\) be the angle.", "", "Let x"),
+        ("Let \\(\\alpha = \\sin x\\) be the angle.", "", "Let alpha sin"),
+        ("$\\beta$ decay: a neutron becomes a proton.", "", "beta decay"),
         ("**नींद**: हर रात सात से आठ घंटे की नींद लें।", "", "नींद"),
         ("रोज़ नींद लें और पानी पिएँ।", "रोज़", "रोज़ नींद लें"),
         ("2. 香蕉是热带水果，含有丰富的钾元素。", "1. 2. 3.", "2 香蕉是热"),  # not more words than a topic may have
