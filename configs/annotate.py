@@ -14,7 +14,7 @@ sharegpt_structure  all usable ShareGPT pairs by their form alone, no network; u
 local               your own pairs by their form, for your own model (docs/YOUR_MODEL.md); needs --config.source=FILE,
                     --config.model.path=<the model, whose tokenizer is used>; seconds
 pasta               also later turns and other packaged data, filtered by the form of the answer: what `pasta` and
-                    `baseline_sft` in checkpoints/ descend from; under two minutes on two CPU cores, 2,439 records
+                    `baseline_sft` in checkpoints/ descend from; under two minutes on two CPU cores, 2,440 records
 own                 a model's own answers, with promises as long as their chunks; needs --config.source=<a file that
                     `launch.decode --prompts_file` wrote>; see docs/DATA.md
 answers             a model's sequential answers by their form, to teach that model (launch.teach)
